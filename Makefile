@@ -1,0 +1,39 @@
+# Every target makes the virtual environment .venv first if it is missing; nothing else is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-slow check format bench clean
+
+demo: $(STAMP)  ## Train the four settings on the embedded data set and write a report.
+	$(BIN)/aoq demo
+
+test: $(STAMP)  ## All tests that take seconds.
+	$(BIN)/pytest -q -n 2
+
+test-slow: $(STAMP)  ## The tests that take minutes.
+	$(BIN)/pytest -q -m slow
+
+check: $(STAMP)  ## Style, types and the layers of the design.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## Speed and memory against stated baselines; results go to benchmarks/results.
+	$(BIN)/python -m benchmarks
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist

@@ -1,0 +1,52 @@
+"""Image-text matching that gets details right.
+
+Round one trains with the hardest negatives of each batch; the model then ranks the whole training
+set and keeps, for every image and text, its hardest wrong partners; round two trains from scratch
+with those. The names below are the library's front door; they are imported when first used, so
+that `import aoq` stays fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from aoq.config import LossConfig as LossConfig
+    from aoq.config import Recipe as Recipe
+    from aoq.data.collate import Collator as Collator
+    from aoq.data.dataset import PairDataset as PairDataset
+    from aoq.data.dataset import open_dataset as open_dataset
+    from aoq.errors import UserError as UserError
+    from aoq.evaluation.protocols import evaluate as evaluate
+    from aoq.losses import BatchScores as BatchScores
+    from aoq.losses import OfflineScores as OfflineScores
+    from aoq.losses import compute_loss as compute_loss
+    from aoq.recipes import load_recipe as load_recipe
+    from aoq.training.checkpoint import load_run as load_run
+    from aoq.training.two_rounds import run_recipe as run_recipe
+
+_HOMES = {
+    "BatchScores": "aoq.losses",
+    "Collator": "aoq.data.collate",
+    "LossConfig": "aoq.config",
+    "OfflineScores": "aoq.losses",
+    "PairDataset": "aoq.data.dataset",
+    "Recipe": "aoq.config",
+    "UserError": "aoq.errors",
+    "compute_loss": "aoq.losses",
+    "evaluate": "aoq.evaluation.protocols",
+    "load_recipe": "aoq.recipes",
+    "load_run": "aoq.training.checkpoint",
+    "open_dataset": "aoq.data.dataset",
+    "run_recipe": "aoq.training.two_rounds",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'aoq' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,317 @@
+"""The command `aoq`.
+
+Flags are the fields of `aoq.config.Recipe`: a recipe (TOML) gives their values, flags override
+it. Heavy imports happen inside the commands, so that `aoq --help` answers at once. Mistakes of
+the user end with one clear sentence and exit code 2, never with a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, ArgumentCollection, CycloptsError, Group, Parameter
+from cyclopts.config import Dict
+
+from aoq import __version__
+from aoq.config import Recipe
+from aoq.errors import UserError
+
+app = App(
+    name="aoq",
+    version=__version__,
+    help="Train, mine and judge image-text matching models with offline hard negatives.",
+    help_epilogue="New here: `aoq demo` does it all on an embedded data set in a few minutes.",
+)
+data_app = App(name="data", help="Build and check data sets.")
+app.command(data_app)
+
+_SETTINGS = Group(
+    "Settings",
+    help="What the recipe sets, and flags change. The defaults shown are the paper's.",
+    sort_key=1,
+)
+Settings = Annotated[Recipe, Parameter(name="*", group=_SETTINGS)]
+Force = Annotated[bool, Parameter(negative=())]
+
+
+def _recipe_under_flags(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Give every setting that no flag names the value it has in the recipe."""
+    from aoq.recipes import load_recipe, recipe_as_dict
+
+    named = next((a for a in arguments if a.name == "RECIPE"), None)
+    if named is None:
+        return
+    source = named.tokens[0].value if named.tokens else ""
+    if source:
+        values = recipe_as_dict(load_recipe(source))
+        Dict(values, source=source, use_commands_as_keys=False)(app, commands, arguments)
+
+
+app.config = (_recipe_under_flags,)
+
+
+@app.command
+def demo(
+    *, out: Path = Path("runs/demo"), size: str = "small", seed: int = 0, force: Force = False
+) -> None:
+    """Train four settings on the embedded data set, compare them and write a report.
+
+    Round one, mining, then round two with the losses online, OffTri, OffQuin and AdapOffQuin.
+    Interrupted, the same command continues.
+
+    Parameters
+    ----------
+    out
+        Folder of the demo's run.
+    size
+        Size of the data set: tiny, small or large.
+    seed
+        Seed of the training.
+    force
+        Start anew where `out` exists.
+    """
+    from aoq.experiments.demo import run_demo
+
+    run_demo(out, size=size, seed=seed, force=force)
+
+
+@data_app.command
+def build(
+    source: str,
+    /,
+    *,
+    out: Path,
+    pictures: Path | None = None,
+    splits: Path | None = None,
+    size: str = "small",
+    seed: int = 0,
+    force: Force = False,
+) -> None:
+    """Build a data set: captions and region features of pictures.
+
+    Parameters
+    ----------
+    source
+        A captions file (CSV or JSON lines of image, caption[, split]; Karpathy or COCO JSON; a
+        Flickr token file), or `scenes` for the embedded data set.
+    out
+        Folder to write.
+    pictures
+        Folder of the pictures; default: the folder of the captions file.
+    splits
+        Folder with train.txt, dev.txt and test.txt, for Flickr token files.
+    size
+        Of scenes: tiny, small or large.
+    seed
+        Of scenes, and of the split where the captions name none.
+    force
+        Replace `out` if it exists.
+    """
+    from aoq.data.build import build_dataset, build_scenes
+    from aoq.data.formats import read_records
+
+    if source == "scenes":
+        build_scenes(out, size=size, seed=seed, force=force)
+    else:
+        file = Path(source)
+        records = read_records(file, pictures=pictures or file.parent, splits=splits)
+        build_dataset(records, out, name=out.name, force=force)
+    check(out)
+
+
+@data_app.command
+def check(folder: Path, /) -> None:
+    """Report everything that is wrong or odd in a data set, and its sizes.
+
+    Parameters
+    ----------
+    folder
+        A folder that `aoq data build` wrote, or a SCAN precomp folder.
+    """
+    from aoq.data.check import check_dataset
+    from aoq.progress import say, warn
+
+    report = check_dataset(folder)
+    for warning in report.warnings:
+        warn(warning)
+    report.raise_for_errors()
+    for what, count in report.facts.items():
+        say(f"{what}: {count:,}")
+
+
+@app.command
+def train(
+    recipe: str,
+    /,
+    *,
+    out: Path,
+    round: Literal["one", "two"] = "one",  # noqa: A002
+    candidates: Path | None = None,
+    force: Force = False,
+    settings: Settings = Recipe(),
+) -> None:
+    """Train one round.
+
+    Parameters
+    ----------
+    recipe
+        Name of a shipped recipe, or a TOML file.
+    out
+        Folder of the run; one that was started with the same settings is continued.
+    round
+        Round one, or round two with the lists of --candidates.
+    candidates
+        Candidate lists, as `aoq mine` writes them.
+    force
+        Start anew where `out` exists.
+    """
+    from aoq.storage import refuse_existing
+    from aoq.training.two_rounds import open_training_data, train_round
+
+    data = open_training_data(settings)
+    if force:
+        refuse_existing(out, force=True)
+    train_round(out, settings, data, which=round, candidates=candidates)
+    _next_steps(f"aoq evaluate {out}", f"aoq mine {out}")
+
+
+@app.command
+def mine(
+    run: Path, /, *, out: Path | None = None, data: Path | None = None, force: Force = False
+) -> None:
+    """Rank the whole training set with a trained model and keep the hardest negatives.
+
+    Parameters
+    ----------
+    run
+        Folder of a trained model.
+    out
+        File to write; default: candidates.safetensors in `run`.
+    data
+        Data set to mine; default: the one the model was trained on.
+    force
+        Replace `out` if it exists.
+    """
+    from aoq.storage import RunDirectory, refuse_existing
+    from aoq.training.two_rounds import mine_run
+
+    out = out or RunDirectory(run).candidates
+    refuse_existing(out, force=force)
+    mine_run(run, out, data=data)
+
+
+@app.command
+def run(
+    recipe: str,
+    /,
+    *,
+    out: Path,
+    plan: Annotated[bool, Parameter(negative=())] = False,
+    force: Force = False,
+    settings: Settings = Recipe(),
+) -> None:
+    """Run a whole recipe: round one, mining, round two, evaluation.
+
+    Parameters
+    ----------
+    recipe
+        Name of a shipped recipe, or a TOML file.
+    out
+        Folder of the run; one that was started with the same settings is continued.
+    plan
+        Only print steps, time, disk and memory, measured on a few steps; nothing is written.
+    force
+        Start anew where `out` exists.
+    """
+    from aoq.storage import refuse_existing
+    from aoq.training.two_rounds import ROUND_TWO, run_recipe
+
+    if plan:
+        from aoq.training.plan import make_plan
+
+        _print_table(make_plan(settings).rows())
+        return
+    if force:
+        refuse_existing(out, force=True)
+    _print_metrics({"round two": run_recipe(out, settings)})
+    _next_steps(f"aoq evaluate {out / ROUND_TWO} --split dev")
+
+
+@app.command
+def evaluate(
+    run: Path,
+    /,
+    *,
+    split: str = "test",
+    data: Path | None = None,
+    block_size: int = 1024,
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> None:
+    """Recalls, ranks and rsum of a trained model.
+
+    Parameters
+    ----------
+    run
+        Folder of a trained model.
+    split
+        Split to judge on.
+    data
+        Data set; default: the one the model was trained on.
+    block_size
+        Rows and columns of the score matrix in memory at a time.
+    as_json
+        Print JSON for programs.
+    """
+    from aoq.training.two_rounds import evaluate_run
+
+    metrics = evaluate_run(run, split=split, data=data, block_size=block_size).as_dict()
+    if as_json:
+        sys.stdout.write(json.dumps(metrics) + "\n")
+    else:
+        _print_metrics({split: metrics})
+
+
+def _print_metrics(rows: dict[str, dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    from aoq.experiments.tables import metrics_table
+
+    Console().print(metrics_table(rows))
+
+
+def _print_table(rows: list[tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _next_steps(*commands: str) -> None:
+    from aoq.progress import say
+
+    for command in commands:
+        say(f"[dim]next:[/dim] {command}")
+
+
+def main() -> None:
+    """Run the command; a mistake of the user is one sentence and exit code 2."""
+    try:
+        app(exit_on_error=False, print_error=False)
+    except UserError as error:
+        _fail(error.problems)
+    except CycloptsError as error:
+        _fail([f"{error} See `aoq --help`."])
+    except KeyboardInterrupt:
+        _fail(["interrupted; the same command continues where it stopped."], code=130)
+
+
+def _fail(problems: Any, *, code: int = 2) -> None:
+    for problem in problems:
+        sys.stderr.write(f"error: {problem}\n")
+    sys.exit(code)

@@ -1,0 +1,206 @@
+"""Everything that can be set, as one tree of frozen dataclasses.
+
+Recipes (TOML) and command-line flags are two spellings of this tree; the defaults are the
+paper's. A run stores the resolved tree, so that it can be repeated from its own folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from aoq.errors import UserError
+
+LossName = Literal["standard", "online", "off_tri", "off_quin", "adap_off_quin"]
+OFFLINE_LOSSES: frozenset[str] = frozenset({"off_tri", "off_quin", "adap_off_quin"})
+Behaviour = Literal["paper", "official"]
+
+
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise UserError(sentence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model, and how wide it is."""
+
+    name: Literal["vsrn"] = "vsrn"
+    "Name in the model registry."
+    joint_width: int = 2048
+    "Width of the joint space (D)."
+    word_width: int = 300
+    "Width of the word embedding."
+    variant: Literal["coco", "f30k"] = "coco"
+    "VSRN as published for COCO, or for Flickr30K (batch norm at the end, no first normalisation)."
+    caption_weight: float = 1.0
+    "Weight of VSRN's caption loss; 0 leaves the caption model out."
+    caption_width: int = 512
+    "Hidden width of the caption model."
+    caption_dropout: float = 0.2
+    "Dropout of the caption model."
+    caption_max_words: int = 60
+    "Longer captions are cut for the caption loss."
+
+    def __post_init__(self) -> None:
+        for name in ("joint_width", "word_width", "caption_width", "caption_max_words"):
+            value = getattr(self, name)
+            _require(value >= 1, f"model.{name} is {value}; it has to be at least 1.")
+        _require(
+            0 <= self.caption_dropout < 1,
+            f"model.caption_dropout is {self.caption_dropout}; it has to lie in [0, 1).",
+        )
+        _require(
+            self.caption_weight >= 0,
+            f"model.caption_weight is {self.caption_weight}; it cannot be negative.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """Which equation of the paper, and its constants."""
+
+    name: LossName = "online"
+    "standard (Eq. 1), online (2), off_tri (3), off_quin (4) or adap_off_quin (5)."
+    margin_online: float = 0.2
+    "Margin of the online terms (gamma 1)."
+    margin_offline: float = 0.0
+    "Margin of the offline terms (gamma 2)."
+    alpha: float = 0.3
+    "Smaller: the adaptive weight reacts more strongly to S_off - S_on."
+    beta: float = 1.5
+    "The adaptive weight where S_off = S_on."
+    diagonal_only: bool = False
+    "Count other positives in the batch as negatives, as the published program does."
+
+    def __post_init__(self) -> None:
+        _require(self.alpha > 0, f"loss.alpha is {self.alpha}; it has to be positive.")
+
+    @property
+    def needs_candidates(self) -> bool:
+        return self.name in OFFLINE_LOSSES
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundConfig:
+    """One round of training."""
+
+    loss: LossConfig = field(default_factory=LossConfig)
+    epochs: int = 20
+    "Passes over all positive pairs."
+    batch_size: int = 128
+    "Positive pairs a step."
+    learning_rate: float = 2e-4
+    "Adam's learning rate at the start."
+    decay_after: int = 10
+    "Epochs before the learning rate is divided."
+    decay_factor: float = 10.0
+    "What the learning rate is divided by."
+    clip_norm: float = 2.0
+    "Largest norm of the whole gradient."
+    select_by: Literal["rsum", "r1+r5"] = "rsum"
+    "The validation figure that chooses the best epoch."
+    validation_texts: int | None = None
+    "Validate on the first so many dev captions only; none: on all."
+    checkpoint_every: int = 500
+    "Steps between two saved states, besides the one after each epoch."
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "decay_after", "checkpoint_every"):
+            value = getattr(self, name)
+            _require(value >= 1, f"{name} is {value}; it has to be at least 1.")
+        for name in ("learning_rate", "decay_factor", "clip_norm"):
+            value = getattr(self, name)
+            _require(value > 0, f"{name} is {value}; it has to be positive.")
+        _require(
+            self.batch_size >= 2,
+            f"batch_size is {self.batch_size}; in-batch negatives need at least 2 pairs.",
+        )
+
+    def learning_rate_at(self, epoch: int) -> float:
+        """Step decay: the learning rate of an epoch, counted from 0."""
+        return self.learning_rate / self.decay_factor ** (epoch // self.decay_after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiningConfig:
+    """How much of the ranking of everything against everything is kept."""
+
+    depth_texts: int = 300
+    "Hardest texts kept for each image."
+    depth_images: int = 60
+    "Hardest images kept for each text."
+    block_size: int = 1024
+    "Rows and columns of the score matrix that are in memory at a time."
+
+    def __post_init__(self) -> None:
+        for name in ("depth_texts", "depth_images", "block_size"):
+            value = getattr(self, name)
+            _require(value >= 1, f"mining.{name} is {value}; it has to be at least 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How offline hard negatives are drawn from the candidate lists."""
+
+    depth_texts: int = 300
+    "Texts are drawn from the first so many of an image's list (h)."
+    depth_images: int = 60
+    "Images are drawn from the first so many of a text's list."
+    ranks: Literal["independent", "coupled"] = "independent"
+    "Draw text and image separately, or one rank n for the text and n // 5 for the image."
+    redraw: bool = True
+    "Draw again where the drawn image and text belong together."
+    tries: int = 10
+    "Draws before the exhaustive search for a pair that does not belong together."
+
+    def __post_init__(self) -> None:
+        for name in ("depth_texts", "depth_images", "tries"):
+            value = getattr(self, name)
+            _require(value >= 1, f"sampling.{name} is {value}; it has to be at least 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A whole experiment: round one, mining, round two."""
+
+    data: str = ""
+    "Folder of the data set: one that `aoq data build` wrote, or a SCAN precomp folder."
+    behaviour: Behaviour = "paper"
+    "`official` switches to what the authors' program does where it departs from the paper."
+    seed: int = 0
+    "Weights, batch order, draws and dropout all follow from it."
+    min_word_count: int = 4
+    "Words seen less often in train and dev count as unknown."
+    model: ModelConfig = field(default_factory=ModelConfig)
+    round_one: RoundConfig = field(default_factory=RoundConfig)
+    mining: MiningConfig = field(default_factory=MiningConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    round_two: RoundConfig = field(
+        default_factory=lambda: RoundConfig(loss=LossConfig(name="adap_off_quin"))
+    )
+
+    def resolved(self) -> Recipe:
+        """This recipe with `behaviour` spelled out in the fields it stands for."""
+        return self if self.behaviour == "paper" else _as_published(self)
+
+    def with_loss(self, name: LossName) -> Recipe:
+        """The same recipe with another loss in round two."""
+        loss = replace(self.round_two.loss, name=name)
+        return replace(self, round_two=replace(self.round_two, loss=loss))
+
+
+def _as_published(recipe: Recipe) -> Recipe:
+    """The departures of the authors' program that change results, and none of its defects."""
+
+    def published_round(settings: RoundConfig) -> RoundConfig:
+        loss = replace(settings.loss, diagonal_only=True)
+        return replace(settings, loss=loss, select_by="r1+r5", validation_texts=5000)
+
+    return replace(
+        recipe,
+        round_one=published_round(recipe.round_one),
+        round_two=published_round(recipe.round_two),
+        mining=replace(recipe.mining, depth_texts=2000, depth_images=400),
+        sampling=replace(recipe.sampling, ranks="coupled", redraw=False),
+    )

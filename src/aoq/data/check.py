@@ -1,0 +1,173 @@
+"""The doctor: everything that is wrong or odd with a data set, before hours go into training.
+
+Opening a split already refuses what does not fit together. What needs a look at every row is
+here: features that are no numbers, files that changed since they were built, images in two
+splits, pictures and captions that occur twice, captions of an odd length. Errors must be mended,
+warnings are for people to judge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from aoq.data.dataset import (
+    PairDataset,
+    features_file,
+    is_built,
+    open_dataset,
+    read_manifest,
+    splits_of,
+)
+from aoq.data.formats import raise_problems
+from aoq.errors import UserError
+from aoq.progress import progress_bar
+from aoq.storage import hash_file
+
+ROWS_AT_ONCE = 256
+FEWEST_WORDS, MOST_WORDS = 3, 60
+
+Place = tuple[PairDataset, int]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found: sentences to act on, sentences to think about, and counts."""
+
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+    facts: Mapping[str, int]
+
+    def raise_for_errors(self) -> None:
+        raise_problems(self.errors)
+
+
+def check_dataset(folder: Path, *, splits: Sequence[str] | None = None) -> Report:
+    """Look at every row of the splits of a folder, all of them unless told otherwise."""
+    errors: list[str] = []
+    datasets: list[PairDataset] = []
+    for split in splits_of(folder) if splits is None else splits:
+        try:
+            datasets.append(open_dataset(folder, split))
+        except UserError as error:
+            errors += error.problems
+    if is_built(folder):
+        errors += _changed_files(folder, datasets)
+    errors += _differing_shapes(folder, datasets)
+    digests = []
+    for dataset in datasets:
+        rows, broken = _scan_features(dataset)
+        digests.append(rows)
+        if broken:
+            errors.append(
+                f"{features_file(folder, dataset.split)}, image row {broken[0]}: NaN or infinite "
+                f"features, {len(broken):,} such rows in all; expected finite numbers."
+            )
+    shared, twice = _repeated_images(folder, datasets, digests)
+    return Report(
+        errors=(*errors, *shared),
+        warnings=(*twice, *_odd_captions(datasets)),
+        facts={
+            f"{dataset.split} {what}": count
+            for dataset in datasets
+            for what, count in (("images", len(dataset)), ("captions", dataset.n_texts))
+        },
+    )
+
+
+def _changed_files(folder: Path, datasets: Iterable[PairDataset]) -> list[str]:
+    recorded = read_manifest(folder)["splits"]
+    return [
+        f"{folder / name} is not what was built: its hash differs; build the data set again."
+        for dataset in datasets
+        for name, digest in recorded[dataset.split]["sha256"].items()
+        if hash_file(folder / name) != digest
+    ]
+
+
+def _differing_shapes(folder: Path, datasets: Sequence[PairDataset]) -> list[str]:
+    return [
+        f"{features_file(folder, dataset.split)} has images of {dataset.features.shape[1:]}; "
+        f"expected {datasets[0].features.shape[1:]} regions and width as in {datasets[0].split}."
+        for dataset in datasets
+        if dataset.features.shape[1:] != datasets[0].features.shape[1:]
+    ]
+
+
+def _scan_features(dataset: PairDataset) -> tuple[list[bytes], list[int]]:
+    """A digest of every image's features, and the rows that hold NaN or infinity."""
+    digests: list[bytes] = []
+    broken: list[int] = []
+    title = f"Checking {dataset.split}"
+    with progress_bar(title, total=len(dataset), unit="images") as update:
+        for start in range(0, len(dataset), ROWS_AT_ONCE):
+            block = np.ascontiguousarray(dataset.features[start : start + ROWS_AT_ONCE])
+            digests += [hashlib.sha256(row).digest() for row in block]
+            finite = np.isfinite(block).all(axis=(1, 2))
+            broken += (start + np.flatnonzero(~finite)).tolist()
+            update(advance=len(block))
+    return digests, broken
+
+
+def _repeated_images(
+    folder: Path, datasets: Sequence[PairDataset], digests: Sequence[Sequence[bytes]]
+) -> tuple[list[str], list[str]]:
+    """Images in two splits, which are errors, and pictures that are there twice.
+
+    An image is known by its id. Where a folder names none, equal features in two splits are
+    taken for the same image.
+    """
+    named = is_built(folder) or any((folder / f"{d.split}_ids.txt").is_file() for d in datasets)
+    keys: Sequence[Sequence[Hashable]] = [d.image_ids for d in datasets] if named else digests
+    shared = [
+        f"{features_file(folder, again.split)}, image row {row}: the image "
+        f"{again.image_ids[row]} is also in {first.split}, row {first_row}; "
+        "expected every image in one split."
+        for (first, first_row), (again, row) in _repeats(datasets, keys)
+        if first is not again
+    ]
+    twice = [
+        f"{again.image_ids[row]} in {again.split} and {first.image_ids[first_row]} in {first.split}"
+        for (first, first_row), (again, row) in _repeats(datasets, digests)
+        if first is again or (named and first.image_ids[first_row] != again.image_ids[row])
+    ]
+    return shared, _one_line(twice, "pictures are there twice (equal features)")
+
+
+def _repeats(
+    datasets: Sequence[PairDataset], keys: Sequence[Sequence[Hashable]]
+) -> Iterator[tuple[Place, Place]]:
+    """Where a key occurs first, and where again; `testall` contains `test` by design."""
+    first: dict[Hashable, Place] = {}
+    for dataset, of_images in zip(datasets, keys, strict=True):
+        for row, key in enumerate(of_images):
+            place = first.setdefault(key, (dataset, row))
+            if place != (dataset, row) and {place[0].split, dataset.split} != {"test", "testall"}:
+                yield place, (dataset, row)
+
+
+def _odd_captions(datasets: Sequence[PairDataset]) -> Iterator[str]:
+    repeated, short, long = [], [], []
+    for dataset in datasets:
+        owners: dict[str, int] = {}
+        for image_id, text_id in dataset.positives.pairs.tolist():
+            caption = dataset.captions[text_id]
+            example = f"{caption[:60]!r} of {dataset.image_ids[image_id]} in {dataset.split}"
+            if owners.setdefault(caption.casefold(), image_id) != image_id:
+                repeated.append(example)
+            words = len(caption.split())
+            if words < FEWEST_WORDS:
+                short.append(example)
+            elif words > MOST_WORDS:
+                long.append(example)
+    yield from _one_line(repeated, "captions are also those of another image")
+    yield from _one_line(short, f"captions have fewer than {FEWEST_WORDS} words")
+    yield from _one_line(long, f"captions have more than {MOST_WORDS} words")
+
+
+def _one_line(examples: Sequence[str], what: str) -> list[str]:
+    return [f"{len(examples):,} {what}, the first is {examples[0]}."] if examples else []

@@ -1,0 +1,47 @@
+"""From ids of a data set to the tensors of a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aoq.data.dataset import PairDataset
+from aoq.data.vocabulary import PAD, Vocabulary
+from aoq.types import Ids, PairBatch, Texts
+
+
+class Collator:
+    """Reads rows of one data set as tensors; captions are tokenised once, when it is made."""
+
+    def __init__(
+        self, dataset: PairDataset, vocabulary: Vocabulary, *, device: str | torch.device = "cpu"
+    ) -> None:
+        self.dataset = dataset
+        self.device = torch.device(device)
+        self._tokens = [
+            np.asarray(vocabulary.encode(caption), dtype=np.int64) for caption in dataset.captions
+        ]
+
+    def regions(self, image_ids: Ids) -> Tensor:
+        """Features of some images, read from the memory-mapped file. (B, R, F)"""
+        rows = np.asarray(self.dataset.features[image_ids], dtype=np.float32)
+        return torch.from_numpy(rows).to(self.device)
+
+    def texts(self, text_ids: Ids) -> Texts:
+        """Word ids of some texts, padded to the longest of them."""
+        rows = [self._tokens[text_id] for text_id in text_ids]
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        tokens = np.full((len(rows), lengths.max()), PAD, dtype=np.int64)
+        for row, words in zip(tokens, rows, strict=True):
+            row[: len(words)] = words
+        return Texts(torch.from_numpy(tokens), torch.from_numpy(lengths)).to(self.device)
+
+    def pairs(self, image_ids: Ids, text_ids: Ids) -> PairBatch:
+        """Aligned images and texts."""
+        return PairBatch(
+            image_ids=image_ids,
+            text_ids=text_ids,
+            regions=self.regions(image_ids),
+            texts=self.texts(text_ids),
+        )

@@ -1,0 +1,281 @@
+"""A split of a data set, opened in place: features, captions and who belongs to whom.
+
+Two kinds of folders are understood: the ones `aoq.data.build` writes, and the "precomp" folders
+that SCAN, VSE++ and their successors publish. Features stay on disk, memory-mapped, because those
+of COCO are 33 GB; only ids and captions are held in memory. Opening refuses what does not fit
+together, so that whoever holds a `PairDataset` need not look again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aoq.data.formats import raise_problems, read_lines, read_text
+from aoq.errors import UserError
+from aoq.types import SPLITS, Positives
+
+Features = npt.NDArray[np.floating[Any]]
+
+MANIFEST = "dataset.json"
+VERSION = 1
+CAPTIONS_PER_IMAGE = 5  # of precomp folders; elsewhere any number
+PRECOMP_SPLITS = (*SPLITS, "testall")
+ROWS_SAMPLED = 64
+
+
+@dataclass(frozen=True, eq=False)
+class PairDataset:
+    """Images 0..N-1 as region features, captions 0..M-1 as text, and the pairs among them."""
+
+    name: str
+    split: str
+    features: Features  # (N, R, F), memory-mapped
+    image_ids: tuple[str, ...]
+    captions: tuple[str, ...]
+    caption_ids: tuple[str, ...]
+    positives: Positives
+    pictures: tuple[Path | None, ...]  # where the original picture is, if known
+
+    def __len__(self) -> int:
+        """The number of images."""
+        return len(self.features)
+
+    @property
+    def n_texts(self) -> int:
+        return len(self.captions)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Says "the same data set" cheaply: all texts and ids, and a sample of the features."""
+        digest = hashlib.sha256()
+        described = [self.image_ids, self.caption_ids, self.captions, self.features.shape]
+        digest.update(json.dumps([*described, str(self.features.dtype)]).encode())
+        digest.update(self.positives.pairs.tobytes())
+        for row in np.unique(np.linspace(0, len(self) - 1, ROWS_SAMPLED).astype(int)):
+            digest.update(self.features[row].tobytes())
+        return digest.hexdigest()
+
+
+def open_dataset(folder: Path, split: str) -> PairDataset:
+    """One split of a folder, whichever kind it is."""
+    present = splits_of(folder)
+    if split not in present:
+        raise UserError(f"{folder} has no split {split!r}; it holds {', '.join(present)}.")
+    return _open_built(folder, split) if is_built(folder) else _open_precomp(folder, split)
+
+
+def splits_of(folder: Path) -> tuple[str, ...]:
+    """The splits a folder holds, train first."""
+    if is_built(folder):
+        return tuple(read_manifest(folder)["splits"])
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; name the folder of a data set.")
+    present = tuple(
+        split
+        for split in PRECOMP_SPLITS
+        if any((folder / f"{split}_{part}").is_file() for part in ("ims.npy", "caps.txt"))
+    )
+    if not present:
+        raise UserError(
+            f"{folder} is no data set: it holds neither {MANIFEST} nor files like train_ims.npy "
+            "and train_caps.txt; build one with `aoq data`, or name another folder."
+        )
+    return present
+
+
+def training_captions(folder: Path) -> tuple[str, ...]:
+    """The captions a vocabulary may be made of: train and dev, never test."""
+    present = splits_of(folder)
+    if "train" not in present:
+        raise UserError(f"{folder} has no split 'train' to take words from.")
+    return tuple(
+        caption
+        for split in ("train", "dev")
+        if split in present
+        for caption in _captions_of(folder, split)
+    )
+
+
+def is_built(folder: Path) -> bool:
+    """Whether this folder was written by `aoq.data.build`."""
+    return (folder / MANIFEST).is_file()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a built folder says about itself."""
+    path = folder / MANIFEST
+    manifest = _read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
+        raise UserError(f"{path} is not of version {VERSION}; build the data set again.")
+    if not isinstance(manifest.get("splits"), dict):
+        raise UserError(f"{path} is damaged: it names no splits; build the data set again.")
+    return manifest
+
+
+def features_file(folder: Path, split: str) -> Path:
+    """Where the features of a split lie."""
+    return folder / (f"{split}.features.npy" if is_built(folder) else f"{split}_ims.npy")
+
+
+def map_features(path: Path) -> Features:
+    """An .npy file as it lies on disk, with a region axis if it has none. (N, R, F)"""
+    try:
+        features: Features = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; expected the features of the images.") from error
+    except (ValueError, EOFError, OSError) as error:
+        raise UserError(
+            f"{path} cannot be read as a NumPy array: it is truncated or damaged at "
+            f"{path.stat().st_size:,} bytes ({error}); copy or build it again."
+        ) from error
+    if not isinstance(features, np.ndarray) or features.dtype not in (np.float16, np.float32):
+        found = getattr(features, "dtype", "an archive")
+        raise UserError(f"{path} holds {found}; expected an array of float32 or float16.")
+    if features.ndim == 2:
+        features = features[:, None, :]
+    if features.ndim != 3 or not features.size:
+        raise UserError(
+            f"{path} has the shape {features.shape}; expected [images, regions, width], none zero."
+        )
+    return features
+
+
+def _captions_of(folder: Path, split: str) -> list[str]:
+    if is_built(folder):
+        path = folder / f"{split}.json"
+        return [caption["text"] for caption in _read_json(path)["captions"]]
+    return _read_precomp_captions(folder / f"{split}_caps.txt")
+
+
+def _open_built(folder: Path, split: str) -> PairDataset:
+    path, features_path = folder / f"{split}.json", features_file(folder, split)
+    manifest, listing, features = (
+        read_manifest(folder),
+        _read_json(path),
+        map_features(features_path),
+    )
+    try:
+        images, captions = listing["images"], listing["captions"]
+        dataset = PairDataset(
+            name=manifest["name"],
+            split=split,
+            features=features,
+            image_ids=tuple(image["id"] for image in images),
+            captions=tuple(caption["text"] for caption in captions),
+            caption_ids=tuple(caption["id"] for caption in captions),
+            positives=Positives.from_pairs(
+                listing["pairs"], n_images=len(images), n_texts=len(captions)
+            ),
+            pictures=tuple(folder / image["picture"] for image in images),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error!r}); build the data set again.") from error
+    problems = [
+        f"{path}, captions[{number}]: the caption is empty; build the data set again."
+        for number, caption in enumerate(dataset.captions)
+        if not caption.strip()
+    ]
+    problems += [
+        f"{path}, images[{number}]: {dataset.image_ids[number]} has no caption; expected one."
+        for number in np.flatnonzero(dataset.positives.texts_per_image() == 0)
+    ]
+    if len(features) != len(images):
+        problems.append(
+            f"{features_path} has {len(features):,} rows and {path} {len(images):,} images; "
+            "expected as many; build the data set again."
+        )
+    raise_problems(problems)
+    return dataset
+
+
+def _open_precomp(folder: Path, split: str) -> PairDataset:
+    features_path, captions_path = features_file(folder, split), folder / f"{split}_caps.txt"
+    captions = _read_precomp_captions(captions_path)
+    features = map_features(features_path)
+    if len(features) == len(captions):
+        features = _every_fifth(features, features_path)
+    elif CAPTIONS_PER_IMAGE * len(features) != len(captions):
+        raise UserError(
+            f"{captions_path} has {len(captions):,} captions and {features_path} "
+            f"{len(features):,} rows; expected {CAPTIONS_PER_IMAGE * len(features):,} captions, "
+            "five an image, or one row a caption."
+        )
+    image_ids = _read_precomp_ids(folder, split=split, n_images=len(features))
+    text_ids = np.arange(len(captions))
+    return PairDataset(
+        name=folder.resolve().name,
+        split=split,
+        features=features,
+        image_ids=image_ids,
+        captions=tuple(captions),
+        caption_ids=tuple(
+            f"{image_id}#{k}" for image_id in image_ids for k in range(CAPTIONS_PER_IMAGE)
+        ),
+        positives=Positives.from_pairs(
+            np.stack([text_ids // CAPTIONS_PER_IMAGE, text_ids], axis=1),
+            n_images=len(features),
+            n_texts=len(captions),
+        ),
+        pictures=(None,) * len(features),
+    )
+
+
+def _every_fifth(features: Features, path: Path) -> Features:
+    """VSE++ stores an image once a caption: look whether rows repeat, then skip the repeats."""
+    if len(features) % CAPTIONS_PER_IMAGE:
+        raise UserError(f"{path} has a row a caption, {len(features):,}; expected five an image.")
+    images = features[::CAPTIONS_PER_IMAGE]
+    for image in np.unique(np.linspace(0, len(images) - 1, ROWS_SAMPLED).astype(int)):
+        start = image * CAPTIONS_PER_IMAGE
+        repeats = features[start : start + CAPTIONS_PER_IMAGE]
+        if not np.array_equal(
+            repeats, np.broadcast_to(images[image], repeats.shape), equal_nan=True
+        ):
+            raise UserError(
+                f"{path}, rows {start} to {start + CAPTIONS_PER_IMAGE - 1}: they differ; expected "
+                "five equal rows an image, because there are as many rows as captions."
+            )
+    return images
+
+
+def _read_precomp_captions(path: Path) -> list[str]:
+    captions = read_lines(path)
+    raise_problems(
+        [
+            f"{path}, line {number}: the caption is empty; expected words."
+            for number, caption in enumerate(captions, start=1)
+            if not caption
+        ]
+    )
+    return captions
+
+
+def _read_precomp_ids(folder: Path, *, split: str, n_images: int) -> tuple[str, ...]:
+    """The ids of the images, or their numbers; an id may be given once a caption."""
+    path = folder / f"{split}_ids.txt"
+    if not path.is_file():
+        return tuple(f"{split}:{number}" for number in range(n_images))
+    ids = read_lines(path)
+    if len(ids) not in (n_images, CAPTIONS_PER_IMAGE * n_images):
+        raise UserError(
+            f"{path} has {len(ids):,} ids; expected {n_images:,}, one an image, "
+            f"or {CAPTIONS_PER_IMAGE * n_images:,}, one a caption."
+        )
+    return tuple(ids[:: len(ids) // n_images])
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path}, line {error.lineno}: no valid JSON ({error.msg}); build the data set again."
+        ) from error

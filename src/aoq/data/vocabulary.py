@@ -1,0 +1,94 @@
+"""Words to numbers, as the published models expect them.
+
+Captions are lower-cased and split by NLTK's word tokenizer, sentence by sentence. Ids 0 to 3 are
+`<pad>`, `<start>`, `<end>`, `<unk>`; words rarer than the threshold in train + dev are `<unk>`.
+Test captions never take part. On disk it is the JSON of SCAN and BFAN, so files go both ways.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aoq.errors import UserError
+from aoq.storage import write_json
+
+if TYPE_CHECKING:
+    from nltk.tokenize.destructive import NLTKWordTokenizer
+
+PAD, START, END, UNKNOWN = range(4)
+SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
+# Where nltk.word_tokenize's downloaded sentence model would cut, abbreviations aside.
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+
+@cache
+def _tokenizer() -> NLTKWordTokenizer:
+    from nltk.tokenize.destructive import NLTKWordTokenizer
+
+    return NLTKWordTokenizer()
+
+
+def tokenize(caption: str) -> list[str]:
+    """The words of a caption, lower-case, with punctuation as words of its own."""
+    sentences = _SENTENCE_END.split(caption.lower().strip())
+    return [word for sentence in sentences for word in _tokenizer().tokenize(sentence)]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Every known word; its place is its id."""
+
+    words: tuple[str, ...]
+
+    @classmethod
+    def build(cls, captions: Iterable[str], *, min_count: int = 4) -> Vocabulary:
+        """Words that occur at least `min_count` times, in order of appearance."""
+        counts = Counter(word for caption in captions for word in tokenize(caption))
+        frequent = (word for word, count in counts.items() if count >= min_count)
+        return cls((*SPECIAL_WORDS, *frequent))
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, caption: str) -> list[int]:
+        """`<start> w1 ... wn <end>` as ids."""
+        known = self.ids
+        return [START, *(known.get(word, UNKNOWN) for word in tokenize(caption)), END]
+
+    def unknown_words(self, caption: str) -> list[str]:
+        """The words of a caption that are not in the vocabulary."""
+        return [word for word in tokenize(caption) if word not in self.ids]
+
+    def save(self, path: Path) -> None:
+        """Write the JSON that SCAN and BFAN read."""
+        by_id = {str(number): word for number, word in enumerate(self.words)}
+        write_json(path, {"word2idx": self.ids, "idx2word": by_id, "idx": len(self.words)})
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        """Read the JSON of `save`, or a published one of SCAN or BFAN."""
+        wanted = 'expected {"word2idx": ..., "idx2word": ..., "idx": ...} as SCAN writes it'
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            ids = {str(word): int(number) for word, number in content["word2idx"].items()}
+        except FileNotFoundError:
+            raise UserError(f"{path} does not exist; expected a vocabulary.") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is no vocabulary ({error!r}); {wanted}.") from None
+        words = sorted(ids, key=ids.__getitem__)
+        if [ids[word] for word in words] != list(range(len(words))):
+            raise UserError(f"{path}: ids are not 0 to {len(words) - 1} without gaps; {wanted}.")
+        if tuple(words[:4]) != SPECIAL_WORDS:
+            raise UserError(f"{path}: ids 0 to 3 are {words[:4]}; expected {list(SPECIAL_WORDS)}.")
+        return cls(tuple(words))

@@ -1,0 +1,1 @@
+"""Evaluation: ranks of the right answers, and the recalls made of them."""

@@ -1,0 +1,69 @@
+"""R@1, R@5, R@10, median and mean rank in both directions, and their sum."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from aoq.evaluation.ranks import Ranks
+from aoq.types import Ids
+
+
+@dataclass(frozen=True)
+class DirectionMetrics:
+    """Recalls in percent; ranks counted from 1."""
+
+    r1: float
+    r5: float
+    r10: float
+    median_rank: float
+    mean_rank: float
+
+    @classmethod
+    def from_ranks(cls, ranks: Ids) -> DirectionMetrics:
+        """`ranks` count from 0, as in `Ranks`."""
+
+        def recall(k: int) -> float:
+            return float(100 * np.mean(ranks < k))
+
+        return cls(
+            r1=recall(1),
+            r5=recall(5),
+            r10=recall(10),
+            median_rank=float(np.floor(np.median(ranks)) + 1),
+            mean_rank=float(np.mean(ranks) + 1),
+        )
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """i2t: sentence retrieval, an image asks for its texts. t2i: image retrieval."""
+
+    i2t: DirectionMetrics
+    t2i: DirectionMetrics
+
+    @classmethod
+    def from_ranks(cls, ranks: Ranks) -> Metrics:
+        return cls(
+            i2t=DirectionMetrics.from_ranks(ranks.i2t), t2i=DirectionMetrics.from_ranks(ranks.t2i)
+        )
+
+    @property
+    def rsum(self) -> float:
+        """The six recalls added up."""
+        return sum(side.r1 + side.r5 + side.r10 for side in (self.i2t, self.t2i))
+
+    @property
+    def r1_r5(self) -> float:
+        """R@1 and R@5 of both directions: what the published program selects by."""
+        return sum(side.r1 + side.r5 for side in (self.i2t, self.t2i))
+
+    def as_dict(self) -> dict[str, float]:
+        """Flat and rounded: `i2t_r1`, ..., `rsum`."""
+        flat = {
+            f"{name}_{key}": value
+            for name, side in (("i2t", self.i2t), ("t2i", self.t2i))
+            for key, value in asdict(side).items()
+        }
+        return {key: round(value, 3) for key, value in (flat | {"rsum": self.rsum}).items()}

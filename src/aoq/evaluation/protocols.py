@@ -1,0 +1,56 @@
+"""How a trained model is judged on a data set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aoq.data.collate import Collator
+from aoq.data.dataset import PairDataset
+from aoq.evaluation.metrics import Metrics
+from aoq.evaluation.ranks import Ranks, ranks_in_blocks
+from aoq.scoring.blocks import BLOCK_ROWS, encode_dataset
+from aoq.scoring.protocol import MatchingModel
+from aoq.types import Positives
+
+
+def rank_dataset(
+    model: MatchingModel,
+    collator: Collator,
+    *,
+    block_size: int = BLOCK_ROWS,
+    description: str = "evaluate",
+) -> Ranks:
+    """Every image against every text of the data set, both ways."""
+    encoded = encode_dataset(model, collator, description=description)
+    return ranks_in_blocks(model, encoded, collator.dataset.positives, block_size=block_size)
+
+
+def evaluate(
+    model: MatchingModel,
+    collator: Collator,
+    *,
+    block_size: int = BLOCK_ROWS,
+    description: str = "evaluate",
+) -> Metrics:
+    """The metrics of a model on one split."""
+    return Metrics.from_ranks(
+        rank_dataset(model, collator, block_size=block_size, description=description)
+    )
+
+
+def first_texts(dataset: PairDataset, n_texts: int) -> PairDataset:
+    """The first so many captions of a data set, and the images up to the last they belong to."""
+    if n_texts >= dataset.n_texts:
+        return dataset
+    pairs = dataset.positives.pairs
+    pairs = pairs[pairs[:, 1] < n_texts]
+    n_images = int(pairs[:, 0].max()) + 1
+    return replace(
+        dataset,
+        features=dataset.features[:n_images],
+        image_ids=dataset.image_ids[:n_images],
+        captions=dataset.captions[:n_texts],
+        caption_ids=dataset.caption_ids[:n_texts],
+        positives=Positives.from_pairs(pairs, n_images=n_images, n_texts=n_texts),
+        pictures=dataset.pictures[:n_images],
+    )

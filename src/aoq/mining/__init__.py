@@ -1,0 +1,1 @@
+"""Mining: the hardest wrong partners of every image and text, from the whole training set."""

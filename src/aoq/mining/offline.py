@@ -1,0 +1,89 @@
+"""Global mining: one pass over the blocks of the score matrix fills both kinds of list.
+
+A block's rows feed the images' lists, its columns the texts'; positives are struck out before
+either looks. Only the best of what has been seen so far is kept, so memory does not grow with
+the data set beyond the lists themselves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aoq.config import MiningConfig
+from aoq.errors import UserError
+from aoq.mining.candidates import CandidateLists, Floats, Int32s, Provenance
+from aoq.progress import progress_bar, warn
+from aoq.scoring.blocks import EncodedDataset, ranges, score_blocks
+from aoq.scoring.protocol import Scorer
+from aoq.types import Positives
+
+
+class TopLists:
+    """The highest scores seen so far for every anchor, with their candidates' ids."""
+
+    def __init__(self, *, n_anchors: int, depth: int, device: torch.device) -> None:
+        self.depth = depth
+        self.scores = torch.full((n_anchors, depth), -torch.inf, device=device)
+        self.ids = torch.zeros((n_anchors, depth), dtype=torch.int32, device=device)
+
+    def offer(self, anchors: slice, scores: Tensor, *, first_id: int) -> None:
+        """Take over what is among the best of `scores` (anchors x candidates first_id...)."""
+        best, columns = scores.topk(min(self.depth, scores.shape[1]), dim=1)
+        scores = torch.cat([self.scores[anchors], best], dim=1)
+        ids = torch.cat([self.ids[anchors], (columns + first_id).to(torch.int32)], dim=1)
+        kept, places = scores.topk(self.depth, dim=1)
+        self.scores[anchors] = kept
+        self.ids[anchors] = ids.gather(1, places)
+
+    def sorted(self) -> tuple[Int32s, Floats]:
+        """Hardest first; equal scores in order of id."""
+        ids, scores = self.ids.cpu().numpy(), self.scores.cpu().numpy()
+        order = np.lexsort((ids, -scores), axis=1)
+        return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
+
+
+def usable_depth(wanted: int, positives: Positives, *, what: str) -> int:
+    """The depth that every anchor can fill with negatives; says so where that is less."""
+    available = positives.n_texts - int(positives.texts_per_image().max(initial=0))
+    if available < 1:
+        raise UserError(f"no {what} are left to mine: every one belongs to some anchor.")
+    if available < wanted:
+        warn(f"the lists are {available} {what} deep instead of {wanted}: the set has no more.")
+    return min(wanted, available)
+
+
+def mine(
+    scorer: Scorer,
+    encoded: EncodedDataset,
+    positives: Positives,
+    *,
+    config: MiningConfig,
+    provenance: Provenance,
+) -> CandidateLists:
+    """The hardest negatives of every image and text of the data set."""
+    device = encoded.images.vectors.device
+    i2t = TopLists(
+        n_anchors=positives.n_images,
+        depth=usable_depth(config.depth_texts, positives, what="texts"),
+        device=device,
+    )
+    t2i = TopLists(
+        n_anchors=positives.n_texts,
+        depth=usable_depth(config.depth_images, positives.swapped, what="images"),
+        device=device,
+    )
+    n_blocks = len(ranges(positives.n_images, config.block_size)) * len(
+        ranges(positives.n_texts, config.block_size)
+    )
+    with progress_bar("mine", total=n_blocks, unit="blocks") as update:
+        for block in score_blocks(scorer, encoded, block_size=config.block_size):
+            rows, columns = positives.within(block.images, block.texts)
+            block.scores[torch.from_numpy(rows), torch.from_numpy(columns)] = -torch.inf
+            i2t.offer(block.images, block.scores, first_id=block.texts.start)
+            t2i.offer(block.texts, block.scores.T, first_id=block.images.start)
+            update()
+    i2t_ids, i2t_scores = i2t.sorted()
+    t2i_ids, t2i_scores = t2i.sorted()
+    return CandidateLists(i2t_ids, i2t_scores, t2i_ids, t2i_scores, provenance)

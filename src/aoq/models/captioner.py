@@ -1,0 +1,97 @@
+"""VSRN's caption model: writes the caption from the region states, with teacher forcing.
+
+The published decoder runs `max_words` steps one word at a time. Here the part of the attention
+that does not depend on the decoder's state, and the projection to the vocabulary, are one matrix
+product each for all steps, and decoding ends with the longest caption of the batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from aoq.types import Texts
+
+
+class AdditiveAttention(nn.Module):
+    """Weights of the encoder states for a decoder state: v . tanh(W [state, hidden] + b)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(2 * width, width)
+        self.score = nn.Linear(width, 1, bias=False)
+
+    def prepare(self, states: Tensor) -> Tensor:
+        """The half of the first layer that reads the encoder states, once for all steps."""
+        width = states.shape[-1]
+        return nn.functional.linear(states, self.hidden.weight[:, :width], self.hidden.bias)
+
+    def forward(self, states: Tensor, prepared: Tensor, hidden: Tensor) -> Tensor:
+        """The attended encoder state. (B, W)"""
+        from_hidden = hidden @ self.hidden.weight[:, states.shape[-1] :].T  # (B, W)
+        scores = self.score(torch.tanh(prepared + from_hidden[:, None]))  # (B, R, 1)
+        attended = scores.softmax(dim=1).transpose(1, 2) @ states  # (B, 1, W)
+        return attended[:, 0]
+
+
+class CaptionModel(nn.Module):
+    """An attending GRU encoder-decoder; its loss is VSRN's text generation loss."""
+
+    def __init__(
+        self,
+        *,
+        region_width: int,
+        width: int,
+        word_width: int,
+        vocabulary_size: int,
+        dropout: float,
+        max_words: int,
+    ) -> None:
+        super().__init__()
+        self.max_words = max_words
+        self.projection = nn.Linear(region_width, width)
+        self.encoder = nn.GRU(width, width, batch_first=True)
+        self.embedding = nn.Embedding(vocabulary_size, word_width)
+        self.attention = AdditiveAttention(width)
+        self.decoder = nn.GRUCell(word_width + width, width)
+        self.output = nn.Linear(width, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.xavier_normal_(self.projection.weight)
+        nn.init.xavier_normal_(self.output.weight)
+
+    def logits(self, regions: Tensor, labels: Tensor) -> Tensor:
+        """Scores of the next word after each word of `labels`. (B, T, V)"""
+        states, last = self.encoder(self.dropout(self.projection(regions)))
+        prepared, hidden = self.attention.prepare(states), last[0]
+        hiddens = []
+        for words in self.embedding(labels).unbind(dim=1):
+            attended = self.attention(states, prepared, hidden)
+            hidden = self.decoder(self.dropout(torch.cat([words, attended], dim=1)), hidden)
+            hiddens.append(hidden)
+        return self.output(torch.stack(hiddens, dim=1))
+
+    def forward(self, regions: Tensor, texts: Texts) -> Tensor:
+        """Negative log-likelihood of the captions, summed, divided by the batch size."""
+        labels, mask = caption_labels(texts, max_words=self.max_words)
+        logits = self.logits(regions, labels[:, :-1])
+        losses = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), reduction="none")
+        return (losses * mask[:, 1:].flatten()).sum() / len(labels)
+
+
+def caption_labels(texts: Texts, *, max_words: int) -> tuple[Tensor, Tensor]:
+    """Labels `<start> ... <end>` and the mask of the positions that count.
+
+    As published: at most `max_words` positions with `<end>` the last of them, and the mask
+    reaches one position past `<end>`, so that the model also learns to stop there.
+    """
+    tokens, lengths = texts.tokens, texts.lengths.clamp(max=max_words)
+    longest = min(int(lengths.max()) + 1, max_words)
+    labels = tokens.new_zeros(len(tokens), longest)
+    width = min(longest, tokens.shape[1])
+    labels[:, :width] = tokens[:, :width]
+    positions = torch.arange(longest, device=tokens.device)
+    ends = tokens[torch.arange(len(tokens)), texts.lengths - 1]
+    last = (lengths - 1)[:, None]
+    labels = labels.masked_fill(positions > last, 0).scatter(1, last, ends[:, None])
+    return labels, (positions <= last + 1).to(torch.float32)

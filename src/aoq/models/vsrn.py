@@ -1,0 +1,106 @@
+"""VSRN (Li et al., ICCV 2019): regions reason about each other, then are read one by one.
+
+The published architecture, oddities included: the two normalisations of region states run over
+the *region* axis, and the Flickr30K variant skips the first of them and ends in a batch norm.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from aoq.config import ModelConfig
+from aoq.models.captioner import CaptionModel
+from aoq.models.encoders import LastStateTextEncoder, region_projection
+from aoq.scoring.inner_product import InnerProduct
+from aoq.types import Encoding, Texts
+
+_GRAPH_LAYERS = 4
+
+
+class RegionGraph(nn.Module):
+    """A residual graph layer over regions, with the affinity theta^T phi / R (no softmax).
+
+    The published 1x1 convolutions over (B, D, R) are linear maps over (B, R, D).
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.theta = nn.Linear(width, width)
+        self.phi = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.output = nn.Linear(width, width)
+        self.norm = nn.BatchNorm1d(width)
+        nn.init.zeros_(self.norm.weight)
+        nn.init.zeros_(self.norm.bias)
+
+    def forward(self, regions: Tensor) -> Tensor:
+        n_regions = regions.shape[1]
+        affinity = self.theta(regions) @ self.phi(regions).transpose(1, 2) / n_regions  # (B, R, R)
+        mixed = self.output(affinity @ self.value(regions))  # (B, R, D)
+        return regions + self.norm(mixed.flatten(0, 1)).view_as(mixed)
+
+
+class VSRNImageEncoder(nn.Module):
+    """Regions -> graph reasoning -> GRU in region order -> one unit vector."""
+
+    def __init__(self, *, feature_width: int, joint_width: int, variant: str) -> None:
+        super().__init__()
+        self.projection = region_projection(feature_width, joint_width)
+        self.graph = nn.Sequential(*(RegionGraph(joint_width) for _ in range(_GRAPH_LAYERS)))
+        self.gru = nn.GRU(joint_width, joint_width, batch_first=True)
+        self.norm = nn.BatchNorm1d(joint_width) if variant == "f30k" else None
+
+    def forward(self, regions: Tensor) -> Encoding:
+        states = self.projection(regions)  # (B, R, D)
+        if self.norm is None:
+            states = normalize(states, dim=1)
+        states = normalize(self.graph(states), dim=1)
+        _, last = self.gru(states)
+        vectors = last[0]  # (B, D)
+        if self.norm is not None:
+            vectors = self.norm(vectors)
+        return Encoding(vectors=normalize(vectors, dim=-1), context=states)
+
+
+class VSRN(InnerProduct, nn.Module):
+    """VSRN with its caption model; the score is the inner product."""
+
+    def __init__(self, config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> None:
+        super().__init__()
+        self.image_encoder = VSRNImageEncoder(
+            feature_width=feature_width, joint_width=config.joint_width, variant=config.variant
+        )
+        self.text_encoder = LastStateTextEncoder(
+            vocabulary_size=vocabulary_size,
+            word_width=config.word_width,
+            joint_width=config.joint_width,
+        )
+        self.caption_weight = config.caption_weight
+        self.captioner = (
+            CaptionModel(
+                region_width=config.joint_width,
+                width=config.caption_width,
+                word_width=config.word_width,
+                vocabulary_size=vocabulary_size,
+                dropout=config.caption_dropout,
+                max_words=config.caption_max_words,
+            )
+            if config.caption_weight
+            else None
+        )
+
+    def encode_images(self, regions: Tensor) -> Encoding:
+        encoding: Encoding = self.image_encoder(regions)
+        return encoding
+
+    def encode_texts(self, texts: Texts) -> Encoding:
+        return Encoding(self.text_encoder(texts))
+
+    def auxiliary_loss(self, images: Encoding, texts: Texts) -> dict[str, Tensor]:
+        """The caption loss: write the text from the graph's region states."""
+        if self.captioner is None or images.context is None:
+            return {}
+        loss: Tensor = self.captioner(images.context, texts)
+        return {"caption": self.caption_weight * loss}

@@ -1,0 +1,100 @@
+"""What people see while they wait, and the log that programs read.
+
+On a terminal: rich progress bars with rate and time left. Elsewhere (a pipe, CI, a cron job):
+nothing but the lines worth keeping. Both ways every stage appends to `events.jsonl`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from aoq.storage import append_json_line
+
+T = TypeVar("T")
+console = Console(stderr=True, highlight=False)
+
+
+class _RateColumn(ProgressColumn):
+    """Finished units a second."""
+
+    def render(self, task: Task) -> Text:
+        if not task.speed:
+            return Text("")
+        digits = 0 if task.speed >= 10 else 1
+        return Text(f"{task.speed:,.{digits}f} {task.fields['unit']}/s", style="dim")
+
+
+@contextmanager
+def progress_bar(
+    description: str, *, total: int, unit: str
+) -> Iterator[Callable[..., None]]:
+    """A bar for a stage; call what it yields with `advance=` and, if useful, `note=`.
+
+    The bar is drawn on terminals only and disappears when the stage ends.
+    """
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        _RateColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("[dim]{task.fields[note]}"),
+        console=console,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task(description, total=total, unit=unit, note="")
+
+        def update(*, advance: int = 1, note: str | None = None) -> None:
+            fields = {} if note is None else {"note": note}
+            bar.update(task, advance=advance, **fields)
+
+        yield update
+
+
+def track(items: Iterable[T], description: str, *, total: int, unit: str) -> Iterator[T]:
+    """Pass `items` on, one tick of a progress bar each."""
+    with progress_bar(description, total=total, unit=unit) as update:
+        for item in items:
+            yield item
+            update()
+
+
+def say(message: str) -> None:
+    """One line worth keeping, on the terminal or in a log."""
+    console.print(message, soft_wrap=True)
+
+
+def warn(message: str) -> None:
+    """Something odd that does not stop the work."""
+    console.print(f"[yellow]warning:[/yellow] {message}", soft_wrap=True)
+
+
+class EventLog:
+    """Appends what happened to a JSON-lines file, each line with its time."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def write(self, event: str, **fields: Any) -> None:
+        if self.path is not None:
+            line = {"event": event, "time": round(time.time(), 3), **fields}
+            append_json_line(self.path, line)

@@ -1,0 +1,102 @@
+"""Offline hard negatives of a batch, and the partners that make the derived pairs.
+
+For a positive pair (i, t): a text t_off from the image's list, an image i_off from the text's
+list, the image i~_off of t_off and a text t~_off of i_off. Every draw follows from
+(seed, epoch, step) alone, so a continued run draws what an uninterrupted one would have drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from aoq.config import SamplingConfig
+from aoq.mining.candidates import CandidateLists
+from aoq.progress import warn
+from aoq.randomness import generator
+from aoq.types import Bools, Ids, Positives
+
+# The published program stores five texts for every image: rank n of one is n // 5 of the other.
+_TEXTS_PER_IMAGE = 5
+
+
+@dataclass(frozen=True)
+class OfflineNegatives:
+    """Ids of the offline hard negatives and their partners, one each for every pair. (B,)"""
+
+    images: Ids  # i_off
+    texts: Ids  # t_off
+    partner_images: Ids  # i~_off
+    partner_texts: Ids  # t~_off
+    valid: Bools  # whether both derived pairs, (i_off, t_off) and the partners, are negatives
+
+
+class OfflineSampler:
+    """Draws from the first `depth` candidates of every list."""
+
+    def __init__(
+        self, lists: CandidateLists, positives: Positives, *, config: SamplingConfig, seed: int
+    ) -> None:
+        self.positives = positives
+        self.config = config
+        self.seed = seed
+        self._texts = lists.i2t[:, : config.depth_texts]
+        self._images = lists.t2i[:, : config.depth_images]
+        if lists.depth_texts < config.depth_texts or lists.depth_images < config.depth_images:
+            warn(
+                f"negatives are drawn from {self._texts.shape[1]} texts and "
+                f"{self._images.shape[1]} images instead of {config.depth_texts} and "
+                f"{config.depth_images}: the lists are no deeper."
+            )
+
+    def draw(self, image_ids: Ids, text_ids: Ids, *, epoch: int, step: int) -> OfflineNegatives:
+        """The offline negatives of the pairs of one step."""
+        random = generator(self.seed, epoch=epoch, step=step)
+        texts, images = self._draw(image_ids, text_ids, random)
+        if self.config.redraw:
+            for _ in range(self.config.tries):
+                again = np.flatnonzero(self.positives.contains(images, texts))
+                if not len(again):
+                    break
+                texts[again], images[again] = self._draw(image_ids[again], text_ids[again], random)
+            for row in np.flatnonzero(self.positives.contains(images, texts)):
+                texts[row], images[row] = self._search(image_ids[row], text_ids[row], random)
+        partner_images = self._partners(self.positives.swapped, texts, random)
+        partner_texts = self._partners(self.positives, images, random)
+        true_pair = self.positives.contains(images, texts) | self.positives.contains(
+            partner_images, partner_texts
+        )
+        valid = ~true_pair if self.config.redraw else np.ones(len(images), dtype=bool)
+        return OfflineNegatives(images, texts, partner_images, partner_texts, valid)
+
+    def _draw(
+        self, image_ids: Ids, text_ids: Ids, random: np.random.Generator
+    ) -> tuple[Ids, Ids]:
+        """One text and one image for each pair, uniform over the lists."""
+        n_texts, n_images = self._texts.shape[1], self._images.shape[1]
+        text_ranks = random.integers(n_texts, size=len(image_ids))
+        if self.config.ranks == "coupled":
+            image_ranks = np.minimum(text_ranks // _TEXTS_PER_IMAGE, n_images - 1)
+        else:
+            image_ranks = random.integers(n_images, size=len(image_ids))
+        texts = self._texts[image_ids, text_ranks].astype(np.int64)
+        images = self._images[text_ids, image_ranks].astype(np.int64)
+        return texts, images
+
+    def _search(self, image_id: int, text_id: int, random: np.random.Generator) -> tuple[int, int]:
+        """Uniform over the combinations that do not belong together; the hardest if none is left.
+
+        In that last case the derived pairs of this pair are marked as not valid.
+        """
+        texts, images = self._texts[image_id], self._images[text_id]
+        wrong = np.argwhere(~self.positives.contains(images[None, :], texts[:, None]))
+        text_rank, image_rank = random.choice(wrong) if len(wrong) else (0, 0)
+        return int(texts[text_rank]), int(images[image_rank])
+
+    @staticmethod
+    def _partners(positives: Positives, anchors: Ids, random: np.random.Generator) -> Ids:
+        """One positive of each anchor, uniformly."""
+        starts, counts = positives.starts[anchors], positives.texts_per_image()[anchors]
+        chosen = starts + random.integers(counts)
+        return positives.pairs[chosen, 1]

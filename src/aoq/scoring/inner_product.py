@@ -1,0 +1,17 @@
+"""The inner product of two vectors: the score of VSRN and of every two-tower model."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from aoq.types import Encoding
+
+
+class InnerProduct:
+    """Mix-in: one vector an image, one vector a text, their inner product as the score."""
+
+    def score_matrix(self, images: Encoding, texts: Encoding) -> Tensor:
+        return images.vectors @ texts.vectors.T
+
+    def score_pairs(self, images: Encoding, texts: Encoding) -> Tensor:
+        return (images.vectors * texts.vectors).sum(dim=-1)

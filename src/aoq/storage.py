@@ -1,0 +1,140 @@
+"""Files that are whole or absent, content hashes, and the run directory.
+
+Every file is written under a temporary name in its own folder and renamed when it is complete,
+so an interruption leaves the previous version or nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aoq.errors import UserError
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary path to write to; it becomes `path` when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder to fill; it becomes `path` when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def append_json_line(path: Path, value: dict[str, Any]) -> None:
+    """Add one line to a log; a single write, so that a reader never sees half of it."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """All complete lines of a log; a last line cut off by a crash is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content, as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def refuse_existing(path: Path, *, force: bool) -> None:
+    """Nothing is overwritten unless asked for; with `force` what is there goes first."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not force:
+        raise UserError(f"{path} exists already; choose another place or add --force.")
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The unit people keep: what was asked for, what happened, and what came out."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def vocabulary(self) -> Path:
+        return self.path / "vocabulary.json"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def results(self) -> Path:
+        return self.path / "results.jsonl"
+
+    @property
+    def model(self) -> Path:
+        """The weights of the best epoch on dev."""
+        return self.path / "model.safetensors"
+
+    @property
+    def trainer(self) -> Path:
+        """Everything needed to go on where training stopped."""
+        return self.path / "trainer.pt"
+
+    @property
+    def candidates(self) -> Path:
+        return self.path / "candidates.safetensors"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def require_trained(self) -> RunDirectory:
+        """This run, if it holds a trained model."""
+        for file in (self.config, self.vocabulary, self.model):
+            if not file.is_file():
+                raise UserError(
+                    f"{self.path} holds no trained model: {file.name} is missing; "
+                    "name the folder that `aoq train` or `aoq run` wrote."
+                )
+        return self

@@ -1,0 +1,108 @@
+"""Weights people keep, and the state that lets a round go on where it stopped.
+
+Weights are safetensors; the trainer's state is read with torch's `weights_only`, which builds
+tensors and plain containers and cannot run code.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from aoq.config import Recipe
+from aoq.data.vocabulary import Vocabulary
+from aoq.errors import UserError
+from aoq.models import build_model
+from aoq.models.vsrn import VSRN
+from aoq.recipes import load_recipe
+from aoq.storage import RunDirectory, atomic_file
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """How far a round has come."""
+
+    epoch: int = 0
+    "Epochs finished."
+    step: int = 0
+    "Steps finished in the epoch under way."
+    best: float = float("-inf")
+    "Best validation figure so far."
+    best_epoch: int = -1
+
+
+def save_weights(path: Path, model: nn.Module, *, feature_width: int) -> None:
+    with atomic_file(path) as temporary:
+        metadata = {"feature_width": str(feature_width)}
+        save_file(model.state_dict(), temporary, metadata=metadata)
+
+
+def save_trainer(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainerState
+) -> None:
+    content = {
+        "state": asdict(state),
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
+    with atomic_file(path) as temporary:
+        torch.save(content, temporary)
+
+
+def load_trainer(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> TrainerState:
+    """Put a saved state back; a fresh state where nothing has been saved."""
+    if not path.is_file():
+        return TrainerState()
+    try:
+        content: dict[str, Any] = torch.load(path, weights_only=True)
+        model.load_state_dict(content["model"])
+        optimizer.load_state_dict(content["optimizer"])
+        return TrainerState(**content["state"])
+    except (pickle.UnpicklingError, RuntimeError, KeyError, TypeError, EOFError) as error:
+        raise UserError(
+            f"{path} is no trainer state of this run ({error}); remove it to start the round anew."
+        ) from None
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained model with what it needs to read data."""
+
+    recipe: Recipe
+    model: VSRN
+    vocabulary: Vocabulary
+    feature_width: int
+
+    def require_width(self, width: int, *, source: str) -> None:
+        if width != self.feature_width:
+            raise UserError(
+                f"{source} has features of width {width}; the model was trained on width "
+                f"{self.feature_width}: extract features with the extractor of the training data."
+            )
+
+
+def load_run(path: Path, *, device: str | torch.device = "cpu") -> TrainedRun:
+    """The best model of a run, in evaluation mode."""
+    run = RunDirectory(path).require_trained()
+    recipe = load_recipe(run.config)
+    vocabulary = Vocabulary.load(run.vocabulary)
+    try:
+        with safe_open(run.model, framework="pt") as file:
+            feature_width = int(file.metadata()["feature_width"])
+        weights = load_file(run.model, device=str(device))
+        model = build_model(
+            recipe.model, feature_width=feature_width, vocabulary_size=len(vocabulary)
+        )
+        model.load_state_dict(weights)
+    except (SafetensorError, KeyError, TypeError, RuntimeError) as error:
+        raise UserError(f"{run.model} does not hold the model of {run.config}: {error}.") from None
+    return TrainedRun(recipe, model.to(device).eval(), vocabulary, feature_width)

@@ -1,0 +1,151 @@
+"""The nouns that every stage shares, and the one legend of tensor shapes.
+
+    B  pairs in a batch          R  regions of an image     D  width of the joint space
+    N  images                    T  words of a text         F  width of the region features
+    M  texts                     V  words in the vocabulary  h  depth of a candidate list
+
+Images and texts are numbered 0..N-1 and 0..M-1 inside a data set (`_ids`) and 0..B-1 inside a
+batch (`_idx`). A score is higher where image and text are closer, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor, device
+
+Direction = Literal["i2t", "t2i"]
+Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+
+Ids = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Positives:
+    """Which image belongs to which text, as a relation: any number of texts an image.
+
+    `pairs` (P, 2) holds image and text ids, sorted by image, then text, without repeats.
+    """
+
+    pairs: Ids
+    n_images: int
+    n_texts: int
+
+    @classmethod
+    def from_pairs(
+        cls, pairs: Iterable[tuple[int, int]] | Ids, *, n_images: int, n_texts: int
+    ) -> Positives:
+        """Sort and deduplicate `pairs`; ids outside the data set are a mistake of the caller."""
+        array = np.asarray(list(pairs) if not isinstance(pairs, np.ndarray) else pairs)
+        array = np.unique(array.reshape(-1, 2).astype(np.int64), axis=0)
+        if len(array) and (array.min() < 0 or (array.max(axis=0) >= (n_images, n_texts)).any()):
+            raise ValueError(f"a pair lies outside {n_images} images x {n_texts} texts")
+        return cls(pairs=array, n_images=n_images, n_texts=n_texts)
+
+    @cached_property
+    def _keys(self) -> Ids:
+        return self.pairs[:, 0] * self.n_texts + self.pairs[:, 1]
+
+    @cached_property
+    def starts(self) -> Ids:
+        """Where the pairs of each image begin in `pairs`. (N + 1,)"""
+        return np.searchsorted(self.pairs[:, 0], np.arange(self.n_images + 1))
+
+    @cached_property
+    def swapped(self) -> Positives:
+        """The same relation with images and texts exchanged."""
+        return Positives.from_pairs(
+            self.pairs[:, ::-1], n_images=self.n_texts, n_texts=self.n_images
+        )
+
+    def texts_of(self, image_id: int) -> Ids:
+        """The texts that belong to one image, in rising order."""
+        start, stop = self.starts[image_id : image_id + 2]
+        return self.pairs[start:stop, 1]
+
+    def images_of(self, text_id: int) -> Ids:
+        """The images that belong to one text, in rising order."""
+        return self.swapped.texts_of(text_id)
+
+    def texts_per_image(self) -> Ids:
+        """How many texts each image has. (N,)"""
+        return np.diff(self.starts)
+
+    def contains(self, image_ids: npt.ArrayLike, text_ids: npt.ArrayLike) -> Bools:
+        """Whether each image and text belong together; the two broadcast against each other."""
+        keys = np.asarray(image_ids, np.int64) * self.n_texts + np.asarray(text_ids, np.int64)
+        if not len(self._keys):
+            return np.zeros(keys.shape, dtype=bool)
+        found = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
+        return np.asarray(self._keys[found] == keys)
+
+    def within(self, images: slice, texts: slice) -> tuple[Ids, Ids]:
+        """The pairs inside a block of the score matrix, as row and column of that block."""
+        start, stop = self.starts[[images.start, images.stop]]
+        rows, columns = self.pairs[start:stop].T
+        inside = (columns >= texts.start) & (columns < texts.stop)
+        return rows[inside] - images.start, columns[inside] - texts.start
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Word ids of some texts, padded at the end: `<start> w1 ... wn <end> <pad> ...`."""
+
+    tokens: Tensor  # (B, T)
+    lengths: Tensor  # (B,)
+
+    def to(self, device: str | device) -> Texts:
+        return Texts(self.tokens.to(device), self.lengths.to(device))
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What an encoder makes of images or texts: one vector each, or one a region or word.
+
+    `context` carries the region states that an auxiliary loss reads; scoring never looks at it.
+    """
+
+    vectors: Tensor  # (N, D) or (N, L, D)
+    mask: Tensor | None = None  # (N, L), true where there is a region or word
+    context: Tensor | None = None  # (N, R, D)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, rows: slice | Tensor) -> Encoding:
+        """Some of the rows, without the context."""
+        return Encoding(self.vectors[rows], None if self.mask is None else self.mask[rows])
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Aligned images and texts: row b of one goes with row b of the other."""
+
+    image_ids: Ids  # (B,)
+    text_ids: Ids  # (B,)
+    regions: Tensor  # (B, R, F)
+    texts: Texts
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """What one training step reads: the positive pairs, and in round two their negatives.
+
+    offline   (i_off, t_off): the offline hard negatives of the pair
+    partners  (i~_off, t~_off): the image of t_off and a text of i_off
+    """
+
+    pairs: PairBatch
+    negatives: Tensor  # (B, B), true where image b and text c do not belong together
+    offline: PairBatch | None = None
+    partners: PairBatch | None = None
+    derived_mask: Tensor | None = None  # (B,), true where both derived pairs are negatives

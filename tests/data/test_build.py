@@ -1,0 +1,169 @@
+"""Data set folders: complete and readable, or not there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from aoq.data import build, extract
+from aoq.data.build import build_dataset, build_scenes
+from aoq.data.check import check_dataset
+from aoq.data.dataset import open_dataset, splits_of, training_captions
+from aoq.data.extract import Pixels, Regions
+from aoq.data.formats import Record
+from aoq.errors import UserError
+
+
+class MeanColour:
+    """Stands in for the network."""
+
+    id, regions, width = "mean-colour", 36, 1280
+
+    def __call__(self, pixels: list[Pixels]) -> Regions:
+        means = np.array([picture.mean() for picture in pixels], np.float16)
+        return np.broadcast_to(means[:, None, None], (len(pixels), self.regions, self.width))
+
+
+@pytest.fixture(autouse=True)
+def without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AOQ_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(extract, "EfficientNetLite", MeanColour)
+    monkeypatch.setattr(build, "EfficientNetLite", MeanColour)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> list[Record]:
+    (tmp_path / "pictures").mkdir()
+    made = []
+    for number, split in enumerate(("train", "test", "train", "dev")):
+        picture = tmp_path / "pictures" / f"{number}.png"
+        Image.new("RGB", (8, 8), (number * 10,) * 3).save(picture)
+        captions = tuple(f"caption {k} of image {number}" for k in range(number + 1))
+        ids = tuple(f"{number}#{k}" for k in range(number + 1))
+        made.append(Record(f"image {number}", picture, split, captions, ids))
+    return made
+
+
+def contents(folder: Path) -> list[Path]:
+    """Everything in a folder; the feature cache may grow."""
+    return sorted(path for path in folder.rglob("*") if "cache" not in path.parts)
+
+
+def test_a_built_data_set_opens_with_all_that_went_in(
+    tmp_path: Path, records: list[Record]
+) -> None:
+    folder = tmp_path / "built"
+    build_dataset(records, folder, name="mine")
+    assert splits_of(folder) == ("train", "dev", "test")
+    train = open_dataset(folder, "train")
+    assert train.name == "mine"
+    assert train.image_ids == ("image 0", "image 2")
+    assert train.features[:, 0, 0].tolist() == [0, 20]
+    assert train.captions == records[0].captions + records[2].captions
+    assert train.caption_ids == ("0#0", "2#0", "2#1", "2#2")
+    assert train.positives.texts_of(1).tolist() == [1, 2, 3]
+    assert train.pictures == (records[0].picture, records[2].picture)
+    assert len(training_captions(folder)) == 1 + 3 + 4
+    report = check_dataset(folder)
+    assert report.errors == ()
+    assert report.facts["train captions"] == 4
+
+
+def test_the_manifest_says_what_made_the_features(tmp_path: Path, records: list[Record]) -> None:
+    build_dataset(records, tmp_path / "built", name="mine")
+    manifest = json.loads((tmp_path / "built" / "dataset.json").read_text())
+    assert manifest["extractor"] == "mean-colour"
+    assert (manifest["regions"], manifest["width"]) == (36, 1280)
+    assert manifest["splits"]["train"]["images"] == 2
+    assert set(manifest["splits"]["dev"]["sha256"]) == {"dev.json", "dev.features.npy"}
+
+
+def test_the_same_records_give_the_same_files(tmp_path: Path, records: list[Record]) -> None:
+    for name in ("a", "b"):
+        build_dataset(records, tmp_path / name, name="mine")
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+def test_what_exists_stays_unless_forced(tmp_path: Path, records: list[Record]) -> None:
+    build_dataset(records, tmp_path / "built", name="mine")
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match="built exists already"):
+        build_dataset(records, tmp_path / "built", name="other")
+    assert contents(tmp_path) == before
+    build_dataset(records, tmp_path / "built", name="other", force=True)
+    assert open_dataset(tmp_path / "built", "train").name == "other"
+
+
+def test_a_forced_build_that_fails_leaves_the_earlier_one(
+    tmp_path: Path, records: list[Record]
+) -> None:
+    build_dataset(records, tmp_path / "built", name="mine")
+    records[1].picture.write_text("no picture")
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=r"1\.png is no picture"):
+        build_dataset(records, tmp_path / "built", name="other", force=True)
+    assert contents(tmp_path) == before
+    assert open_dataset(tmp_path / "built", "train").name == "mine"
+
+
+def test_bad_pictures_of_all_splits_come_in_one_report_and_nothing_is_written(
+    tmp_path: Path, records: list[Record]
+) -> None:
+    for record in records[1:]:
+        record.picture.write_text(f"no picture {record.image_id}")
+    before = contents(tmp_path)
+    with pytest.raises(UserError) as caught:
+        build_dataset(records, tmp_path / "built", name="mine")
+    assert len(caught.value.problems) == 3
+    assert contents(tmp_path) == before
+
+
+def test_records_that_are_no_data_set_are_refused(tmp_path: Path, records: list[Record]) -> None:
+    first = records[0]
+    cases: dict[str, list[Record]] = {
+        "There are no records": [],
+        "image 0 is in 'validation'": [replace(first, split="validation")],
+        "image 0 is in train and in dev": [first, replace(first, split="dev", caption_ids=("x",))],
+        "image 0 has no caption": [replace(first, captions=(), caption_ids=())],
+        "no caption or an empty one": [replace(first, captions=(" ",))],
+        "image 0 has 1 captions and 2 ids": [replace(first, caption_ids=("a", "b"))],
+        "image 0 has no picture at": [replace(first, picture=tmp_path / "none.png")],
+        "The caption id 0#0 is there twice": [first, replace(records[1], caption_ids=("0#0", "x"))],
+        "The image id image 0 is there twice": [first, replace(first, caption_ids=("x",))],
+    }
+    before = contents(tmp_path)
+    for sentence, bad in cases.items():
+        with pytest.raises(UserError, match=sentence):
+            build_dataset(bad, tmp_path / "built", name="mine")
+    assert contents(tmp_path) == before
+
+
+def test_the_pictures_themselves_are_never_overwritten(
+    tmp_path: Path, records: list[Record]
+) -> None:
+    with pytest.raises(UserError, match="holds the pictures themselves"):
+        build_dataset(records, tmp_path / "pictures", name="mine", force=True)
+    assert all(record.picture.is_file() for record in records)
+
+
+def test_generated_scenes_carry_their_pictures_with_them(tmp_path: Path) -> None:
+    build_scenes(tmp_path / "scenes", size="tiny", seed=3)
+    (tmp_path / "scenes").rename(tmp_path / "moved")
+    dataset = open_dataset(tmp_path / "moved", "train")
+    assert dataset.name == "scenes-tiny"
+    assert all(path is not None and path.is_file() for path in dataset.pictures)
+    assert dataset.pictures[0] is not None
+    assert dataset.pictures[0].is_relative_to(tmp_path / "moved" / "source" / "pictures")
+    assert check_dataset(tmp_path / "moved").errors == ()
+
+
+def test_scenes_of_an_unknown_size_leave_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="of the size 'huge'"):
+        build_scenes(tmp_path / "scenes", size="huge")
+    assert contents(tmp_path) == []

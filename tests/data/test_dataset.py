@@ -1,0 +1,219 @@
+"""Opening data sets in place: built folders and the precomp folders of the field."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from aoq.data.dataset import PairDataset, open_dataset, splits_of, training_captions
+from aoq.errors import UserError
+
+RANDOM = np.random.default_rng(0)
+
+
+def features(*shape: int) -> npt.NDArray[np.float32]:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def write_precomp(
+    folder: Path, split: str, array: npt.NDArray[np.float32], *, n_captions: int
+) -> None:
+    folder.mkdir(exist_ok=True)
+    np.save(folder / f"{split}_ims.npy", array)
+    lines = [f"caption {n} of {split}\n" for n in range(n_captions)]
+    (folder / f"{split}_caps.txt").write_text("".join(lines))
+
+
+def write_built(folder: Path, listing: dict[str, object], *, rows: int = 2) -> None:
+    folder.mkdir(exist_ok=True)
+    manifest = {"version": 1, "name": "small", "splits": {"train": {}}}
+    (folder / "dataset.json").write_text(json.dumps(manifest))
+    (folder / "train.json").write_text(json.dumps(listing))
+    np.save(folder / "train.features.npy", features(rows, 2, 3).astype(np.float16))
+
+
+def listing(*, texts: tuple[str, ...] = ("a", "b", "c")) -> dict[str, object]:
+    return {
+        "images": [{"id": "x", "picture": "source/x.png"}, {"id": "y", "picture": "/y.png"}],
+        "captions": [{"id": f"t{n}", "text": text} for n, text in enumerate(texts)],
+        "pairs": [[0, 0], [1, 1], [1, 2]],
+    }
+
+
+def refusal(folder: Path, split: str) -> str:
+    with pytest.raises(UserError) as caught:
+        open_dataset(folder, split)
+    return str(caught.value)
+
+
+def test_a_precomp_folder_is_mapped_in_place(tmp_path: Path) -> None:
+    array = features(3, 4, 5)
+    write_precomp(tmp_path, "dev", array, n_captions=15)
+    dataset = open_dataset(tmp_path, "dev")
+    assert isinstance(dataset.features, np.memmap)
+    np.testing.assert_array_equal(dataset.features, array)
+    assert (len(dataset), dataset.n_texts) == (3, 15)
+    assert dataset.positives.texts_of(1).tolist() == [5, 6, 7, 8, 9]
+    assert dataset.image_ids[2] == "dev:2"
+    assert dataset.caption_ids[11] == "dev:2#1"
+    assert dataset.pictures == (None, None, None)
+
+
+def test_rows_that_repeat_for_every_caption_are_skipped_without_loading(tmp_path: Path) -> None:
+    array = features(3, 6)
+    write_precomp(tmp_path, "testall", np.repeat(array, 5, axis=0), n_captions=15)
+    dataset = open_dataset(tmp_path, "testall")
+    assert isinstance(dataset.features, np.memmap)
+    np.testing.assert_array_equal(dataset.features, array[:, None])
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_ids_are_read_once_an_image_or_once_a_caption(tmp_path: Path, times: int) -> None:
+    write_precomp(tmp_path, "test", features(2, 1, 2), n_captions=10)
+    (tmp_path / "test_ids.txt").write_text("".join(f"{n}\n" * times for n in (17, 4)))
+    assert open_dataset(tmp_path, "test").image_ids == ("17", "4")
+
+
+def test_a_built_folder_keeps_uneven_captions_and_finds_its_pictures(tmp_path: Path) -> None:
+    write_built(tmp_path, listing())
+    dataset = open_dataset(tmp_path, "train")
+    assert dataset.name == "small"
+    assert dataset.features.shape == (2, 2, 3)
+    assert dataset.positives.texts_per_image().tolist() == [1, 2]
+    assert dataset.pictures == (tmp_path / "source" / "x.png", Path("/y.png"))
+    assert dataset.caption_ids == ("t0", "t1", "t2")
+
+
+def test_the_vocabulary_sees_train_and_dev_and_never_test(tmp_path: Path) -> None:
+    for split in ("train", "dev", "test", "testall"):
+        write_precomp(tmp_path, split, features(1, 1, 2), n_captions=5)
+    assert splits_of(tmp_path) == ("train", "dev", "test", "testall")
+    captions = training_captions(tmp_path)
+    assert len(captions) == 10
+    assert not any("test" in caption for caption in captions)
+
+
+def test_the_vocabulary_of_a_built_folder_needs_no_features(tmp_path: Path) -> None:
+    write_built(tmp_path, listing())
+    (tmp_path / "train.features.npy").unlink()
+    assert training_captions(tmp_path) == ("a", "b", "c")
+
+
+def test_the_fingerprint_follows_content_and_nothing_else(tmp_path: Path) -> None:
+    def fingerprint(folder: str, array: npt.NDArray[np.float32], caption: str = "") -> str:
+        write_precomp(tmp_path / folder, "dev", array, n_captions=10)
+        if caption:
+            path = tmp_path / folder / "dev_caps.txt"
+            path.write_text(path.read_text().replace("caption 3", caption))
+        return open_dataset(tmp_path / folder, "dev").fingerprint
+
+    array = features(2, 3, 4)
+    same = fingerprint("a", array)
+    assert fingerprint("b", array) == same
+    assert fingerprint("c", array + 1) != same
+    assert fingerprint("d", array.reshape(2, 4, 3)) != same
+    assert fingerprint("e", array, "words") != same
+
+
+def test_rows_and_captions_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    write_precomp(tmp_path, "dev", features(3, 4, 5), n_captions=14)
+    report = refusal(tmp_path, "dev")
+    assert "dev_caps.txt has 14 captions" in report
+    assert "dev_ims.npy 3 rows; expected 15 captions" in report
+
+
+def test_a_row_a_caption_that_does_not_repeat_is_refused(tmp_path: Path) -> None:
+    write_precomp(tmp_path, "dev", features(10, 4), n_captions=10)
+    assert "dev_ims.npy, rows 0 to 4: they differ" in refusal(tmp_path, "dev")
+
+
+def test_a_row_a_caption_in_no_fives_is_refused(tmp_path: Path) -> None:
+    write_precomp(tmp_path, "dev", features(7, 4), n_captions=7)
+    assert "dev_ims.npy has a row a caption, 7" in refusal(tmp_path, "dev")
+
+
+@pytest.mark.parametrize("size", [0, 50, 200])
+def test_a_truncated_array_is_refused(tmp_path: Path, size: int) -> None:
+    write_precomp(tmp_path, "dev", features(3, 4, 5), n_captions=15)
+    path = tmp_path / "dev_ims.npy"
+    path.write_bytes(path.read_bytes()[:size])
+    report = refusal(tmp_path, "dev")
+    assert (
+        f"dev_ims.npy cannot be read as a NumPy array: it is truncated or damaged at {size}"
+        in report
+    )
+
+
+def test_an_array_of_another_kind_is_refused(tmp_path: Path) -> None:
+    write_precomp(tmp_path, "dev", features(3, 4, 5), n_captions=15)
+    np.save(tmp_path / "dev_ims.npy", np.zeros((3, 4, 5)))
+    assert "dev_ims.npy holds float64; expected an array of float32" in refusal(tmp_path, "dev")
+    np.save(tmp_path / "dev_ims.npy", np.zeros((3, 0, 5), np.float32))
+    assert "dev_ims.npy has the shape (3, 0, 5)" in refusal(tmp_path, "dev")
+
+
+def test_an_empty_caption_and_no_utf8_are_refused_with_their_line(tmp_path: Path) -> None:
+    write_precomp(tmp_path, "dev", features(1, 2, 3), n_captions=5)
+    captions = tmp_path / "dev_caps.txt"
+    captions.write_bytes(b"one\n\nthree\nfour\nfive\n")
+    assert "dev_caps.txt, line 2: the caption is empty" in refusal(tmp_path, "dev")
+    captions.write_bytes(b"one\ntwo\nthr\xff\nfour\nfive\n")
+    assert "dev_caps.txt, line 3: byte 0xff is no UTF-8" in refusal(tmp_path, "dev")
+
+
+def test_ids_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    write_precomp(tmp_path, "dev", features(2, 2, 3), n_captions=10)
+    (tmp_path / "dev_ids.txt").write_text("1\n2\n3\n")
+    assert "dev_ids.txt has 3 ids; expected 2" in refusal(tmp_path, "dev")
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    write_precomp(tmp_path, "dev", features(1, 2, 3), n_captions=5)
+    (tmp_path / "dev_ims.npy").unlink()
+    assert "dev_ims.npy is missing" in refusal(tmp_path, "dev")
+
+
+def test_what_is_no_data_set_is_told_what_was_looked_for(tmp_path: Path) -> None:
+    assert "dataset.json nor files like train_ims.npy" in refusal(tmp_path, "train")
+    assert "is no folder" in refusal(tmp_path / "none", "train")
+    write_precomp(tmp_path, "dev", features(1, 2, 3), n_captions=5)
+    assert "has no split 'test'; it holds dev" in refusal(tmp_path, "test")
+    with pytest.raises(UserError, match="no split 'train' to take words from"):
+        training_captions(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"pairs": [[0, 0], [1, 9]]}, "train.json is damaged"),
+        ({"captions": [{"id": "t0"}]}, "train.json is damaged (KeyError('text'))"),
+        ({"pairs": [[0, 0], [0, 1], [0, 2]]}, "train.json, images[1]: y has no caption"),
+        ({"captions": listing(texts=("a", " ", "c"))["captions"]}, "train.json, captions[1]"),
+    ],
+)
+def test_a_damaged_listing_is_refused(
+    tmp_path: Path, change: dict[str, object], sentence: str
+) -> None:
+    write_built(tmp_path, listing() | change)
+    assert sentence in refusal(tmp_path, "train")
+
+
+def test_a_built_folder_with_other_rows_or_another_version_is_refused(tmp_path: Path) -> None:
+    write_built(tmp_path, listing(), rows=5)
+    assert "train.features.npy has 5 rows" in refusal(tmp_path, "train")
+    (tmp_path / "dataset.json").write_text('{"version": 99}')
+    assert "dataset.json is not of version 1" in refusal(tmp_path, "train")
+    (tmp_path / "dataset.json").write_text('{"version"')
+    assert "dataset.json, line 1: no valid JSON" in refusal(tmp_path, "train")
+
+
+def test_opening_a_data_set_needs_neither_torch_nor_pillow() -> None:
+    code = "import sys, aoq.data.dataset; sys.exit('torch' in sys.modules or 'PIL' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert PairDataset.__dataclass_params__.frozen  # type: ignore[attr-defined]

@@ -1,0 +1,234 @@
+"""Pictures of every kind become regions; what is no picture is refused by name."""
+
+from __future__ import annotations
+
+import builtins
+import io
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from aoq.data import extract
+from aoq.data.extract import EfficientNetLite, Pixels, decode, extract_features
+from aoq.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AOQ_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+class CountingExtractor:
+    """Stands in for the network: the mean colour of the picture in every feature."""
+
+    batches: ClassVar[list[int]] = []
+
+    def __call__(self, pixels: list[Pixels]) -> np.ndarray[Any, Any]:
+        CountingExtractor.batches.append(len(pixels))
+        means = np.array([picture.mean() for picture in pixels], np.float16)
+        return np.broadcast_to(means[:, None, None], (len(pixels), 36, 1280))
+
+    @classmethod
+    def seen(cls) -> int:
+        return sum(cls.batches)
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> type[CountingExtractor]:
+    class WithShape(CountingExtractor):
+        id, regions, width = "counting", 36, 1280
+
+    CountingExtractor.batches.clear()
+    monkeypatch.setattr(extract, "EfficientNetLite", WithShape)
+    return CountingExtractor
+
+
+def grey(path: Path, value: int) -> Path:
+    Image.new("RGB", (30, 20), (value, value, value)).save(path)
+    return path
+
+
+def gradient(size: tuple[int, int] = (80, 60)) -> Image.Image:
+    rows, columns = np.mgrid[: size[1], : size[0]]
+    red, green = 255 * columns / size[0], 255 * rows / size[1]
+    return Image.fromarray(np.stack([red, green, red], axis=-1).astype(np.uint8))
+
+
+def test_the_folded_network_computes_what_the_packaged_one_does() -> None:
+    import torch
+    from torch.nn.functional import adaptive_avg_pool2d
+
+    pixels = [np.asarray(gradient((224, 224))), np.asarray(gradient((224, 224)).rotate(90))]
+    batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+    with torch.inference_mode():
+        cells = extract.load_network().extract_features((batch.float() - 127) / 128)
+        expected = adaptive_avg_pool2d(cells, 6).numpy()
+    regions = EfficientNetLite()(pixels)
+    assert regions.shape == (2, 36, 1280)
+    assert regions.dtype == np.float16
+    by_rows = expected.reshape(2, 1280, 36).transpose(0, 2, 1)
+    assert np.linalg.norm(regions - by_rows) < 1e-3 * np.linalg.norm(by_rows)
+
+
+def test_features_stand_in_the_order_of_the_pictures(
+    tmp_path: Path, counting: type[CountingExtractor]
+) -> None:
+    pictures = [grey(tmp_path / f"{value}.png", value) for value in (90, 10, 50, 70, 30)]
+    extract_features([*pictures, pictures[1]], tmp_path / "out.npy")
+    features = np.load(tmp_path / "out.npy")
+    assert features.shape == (6, 36, 1280)
+    assert features.dtype == np.float16
+    assert features[:, 0, 0].tolist() == [90, 10, 50, 70, 30, 10]
+    assert counting.seen() == 5
+
+
+def test_an_interrupted_extraction_goes_on_where_it_stopped(
+    tmp_path: Path, counting: type[CountingExtractor], monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    pictures = [grey(tmp_path / f"{value}.png", value) for value in range(10)]
+    store, places = extract._store, []
+
+    def interrupted(rows: Any, place: Path) -> None:
+        places.append(place)
+        if len(places) > extract.BATCH:
+            raise KeyboardInterrupt
+        store(rows, place)
+
+    monkeypatch.setattr(extract, "_store", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        extract_features(pictures, tmp_path / "out.npy")
+    assert not (tmp_path / "out.npy").exists()
+    kept = [path for path in cache.rglob("*") if path.is_file()]
+    assert sorted(kept) == sorted(places[: extract.BATCH])
+    monkeypatch.setattr(extract, "_store", store)
+    counting.batches.clear()
+    extract_features(pictures, tmp_path / "out.npy")
+    assert counting.seen() == len(pictures) - extract.BATCH
+
+
+def test_the_cache_knows_a_picture_by_its_content(
+    tmp_path: Path, counting: type[CountingExtractor], cache: Path
+) -> None:
+    picture = grey(tmp_path / "a.png", 40)
+    extract_features([picture], tmp_path / "out.npy")
+    extract_features([picture.rename(tmp_path / "moved.png")], tmp_path / "out.npy")
+    assert counting.seen() == 1
+    (stored,) = cache.rglob("*.npy")
+    assert stored.parent.parent == cache / "features" / "counting"
+    assert stored.name.startswith(stored.parent.name)
+    extract_features([grey(tmp_path / "moved.png", 41)], tmp_path / "out.npy")
+    assert counting.seen() == 2
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AOQ_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
+    assert extract.cache_folder() == Path("/elsewhere/aoq")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert extract.cache_folder() == Path.home() / ".cache" / "aoq"
+
+
+def test_greyscale_cmyk_and_palettes_are_converted(tmp_path: Path) -> None:
+    flat = Image.new("RGB", (40, 40), (120, 120, 120))
+    for mode, suffix in (
+        ("L", "png"),
+        ("1", "png"),
+        ("P", "gif"),
+        ("CMYK", "jpg"),
+        ("RGB", "webp"),
+    ):
+        path = tmp_path / f"{mode}.{suffix}"
+        flat.convert(mode).save(path)
+        assert decode(path).shape == (224, 224, 3)
+        if mode != "1":
+            assert abs(float(decode(path).mean()) - 120) < 5
+
+
+def test_sixteen_bit_greyscale_keeps_its_brightness(tmp_path: Path) -> None:
+    Image.fromarray(np.full((20, 20), 120 << 8, np.uint16)).save(tmp_path / "deep.png")
+    assert (decode(tmp_path / "deep.png") == 120).all()
+
+
+def test_transparency_becomes_white(tmp_path: Path) -> None:
+    Image.new("RGBA", (20, 20), (0, 0, 0, 0)).save(tmp_path / "clear.png")
+    assert (decode(tmp_path / "clear.png") == 255).all()
+
+
+def test_the_camera_orientation_is_followed(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    gradient().save(tmp_path / "turned.jpg", exif=exif, quality=95)
+    gradient().rotate(-90, expand=True).save(tmp_path / "upright.jpg", quality=95)
+    difference = np.abs(
+        decode(tmp_path / "turned.jpg").astype(int) - decode(tmp_path / "upright.jpg")
+    )
+    assert difference.mean() < 3
+
+
+def test_an_animation_is_its_first_frame(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (20, 20), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
+    assert decode(tmp_path / "moving.gif")[0, 0].tolist() == [255, 0, 0]
+
+
+def damaged(folder: Path) -> list[Path]:
+    """A file that is no picture, an empty one, and one cut in half."""
+    (folder / "text.jpg").write_text("no picture")
+    (folder / "empty.png").write_bytes(b"")
+    buffer = io.BytesIO()
+    gradient((300, 300)).save(buffer, "JPEG")
+    (folder / "cut.jpg").write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
+    return [folder / "text.jpg", folder / "empty.png", folder / "cut.jpg"]
+
+
+def test_what_is_no_picture_is_refused_together_before_anything_is_computed(
+    tmp_path: Path, counting: type[CountingExtractor], cache: Path
+) -> None:
+    text, empty, cut = damaged(tmp_path)
+    with pytest.raises(UserError) as caught:
+        extract_features([grey(tmp_path / "a.png", 1), text, empty, cut], tmp_path / "out.npy")
+    assert [problem.split()[0] for problem in caught.value.problems] == [str(text), str(empty)]
+    assert "is no picture" in str(caught.value)
+    assert counting.seen() == 0
+    assert not (tmp_path / "out.npy").exists()
+    assert not cache.exists()
+
+
+def test_truncated_pictures_are_refused_and_the_others_are_kept(
+    tmp_path: Path, counting: type[CountingExtractor], cache: Path
+) -> None:
+    *_, cut = damaged(tmp_path)
+    with pytest.raises(UserError, match=f"{cut} is damaged or truncated"):
+        extract_features([cut, grey(tmp_path / "a.png", 1)], tmp_path / "out.npy")
+    assert len(list(cache.rglob("*.npy"))) == counting.seen() == 1
+    assert not (tmp_path / "out.npy").exists()
+
+
+@pytest.mark.parametrize("side", [10_001, 14_000])
+def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path, side: int) -> None:
+    path = tmp_path / "bomb.png"
+    Image.new("1", (side, side)).save(path)
+    problem = extract.find_problem(path)
+    assert problem == f"{path} has more than 100,000,000 pixels; make the picture smaller."
+
+
+def test_a_missing_picture_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none.png cannot be read \(No such file"):
+        extract_features([tmp_path / "none.png"], tmp_path / "out.npy")
+
+
+def test_missing_packages_are_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def without(name: str, *rest: Any, **options: Any) -> Any:
+        if name.startswith("efficientnet"):
+            raise ImportError("not there", name=name)
+        return original(name, *rest, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UserError, match=r'efficientnet.*pip install "aoq\[extract\]"'):
+        EfficientNetLite()

@@ -1,0 +1,343 @@
+"""Sources that people bring: what is read from them, and what is said about their mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aoq.data.formats import Record, raise_problems, rank_into_splits, read_records
+from aoq.errors import UserError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FLICKR8K = Path(os.environ.get("AOQ_FLICKR8K", REPOSITORY.parent / "shared" / "flickr8k"))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for name in ("a.jpg", "b.jpg", "c.jpg"):
+        (folder / name).write_bytes(b"never opened by the readers")
+    return folder
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def read(pictures: Path, name: str, content: str | bytes, **options: Path) -> list[Record]:
+    return read_records(write(pictures.parent, name, content), pictures=pictures, **options)
+
+
+def refusal(pictures: Path, name: str, content: str | bytes, **options: Path) -> str:
+    """The report about a source, after which nothing lies around that was not there before."""
+    path = write(pictures.parent, name, content)
+    before = sorted(pictures.parent.rglob("*"))
+    with pytest.raises(UserError) as caught:
+        read_records(path, pictures=pictures, **options)
+    assert sorted(pictures.parent.rglob("*")) == before
+    return str(caught.value)
+
+
+def karpathy(*images: dict[str, object]) -> str:
+    return json.dumps({"dataset": "coco", "images": images})
+
+
+def test_a_table_gives_uneven_captions_in_the_order_of_the_file(pictures: Path) -> None:
+    text = 'split,image,caption\ntest,b.jpg,"a dog, running"\ntrain,a.jpg,a cat\ntest,b.jpg,a dog\n'
+    records = read(pictures, "captions.csv", text)
+    assert [record.image_id for record in records] == ["b.jpg", "a.jpg"]
+    assert records[0].captions == ("a dog, running", "a dog")
+    assert records[0].caption_ids == ("b.jpg#0", "b.jpg#1")
+    assert [record.split for record in records] == ["test", "train"]
+    assert records[0].picture == pictures / "b.jpg"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("captions.txt", "image,caption\na.jpg,a cat\n"),
+        ("captions.csv", "\ufeffImage;Caption\r\na.jpg;a cat\r\n"),
+        ("captions.tsv", "image\tcaption\n./a.jpg\ta  cat \n"),
+        ("captions.jsonl", '{"image": "a.jpg", "caption": "a cat"}\n'),
+        ("results.token", "a.jpg#0\ta cat\n"),
+        ("captions.tsv", "a.jpg\ta cat"),
+        (
+            "dataset.json",
+            karpathy({"filename": "a.jpg", "split": "train", "sentences": [{"raw": "a cat"}]}),
+        ),
+        (
+            "coco.json",
+            json.dumps(
+                {
+                    "images": [{"id": 1, "file_name": "a.jpg"}],
+                    "annotations": [{"image_id": 1, "caption": "a cat"}],
+                }
+            ),
+        ),
+    ],
+)
+def test_every_format_is_recognised_by_its_content(pictures: Path, name: str, content: str) -> None:
+    (record,) = read(pictures, name, content)
+    assert record.picture == pictures / "a.jpg"
+    assert record.captions == ("a cat",)
+    assert record.split == "train"
+
+
+def test_karpathy_keeps_coco_and_sentence_ids_and_maps_the_splits(pictures: Path) -> None:
+    (pictures / "val2014").mkdir()
+    (pictures / "a.jpg").rename(pictures / "val2014" / "a.jpg")
+    records = read(
+        pictures,
+        "dataset_coco.json",
+        karpathy(
+            {
+                "filepath": "val2014",
+                "filename": "a.jpg",
+                "split": "restval",
+                "cocoid": 0,
+                "sentences": [{"tokens": ["a", "cat"], "sentid": 70}],
+            },
+            {
+                "filename": "b.jpg",
+                "split": "val",
+                "cocoid": 9,
+                "sentences": [{"raw": "A dog.\n", "sentid": 71}],
+            },
+        ),
+    )
+    assert [(r.image_id, r.split, r.caption_ids) for r in records] == [
+        ("0", "train", ("70",)),
+        ("9", "dev", ("71",)),
+    ]
+    assert records[0].picture == pictures / "val2014" / "a.jpg"
+    assert records[1].captions == ("A dog.",)
+
+
+def test_split_lists_decide_and_pictures_in_none_are_left_out_with_a_warning(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(pictures.parent, "train.txt", "b.jpg\n")
+    write(pictures.parent, "dev.txt", "a.jpg\n")
+    tokens = "a.jpg#0\ta cat\nb.jpg#0\ta dog\nb.jpg#1\tdogs\nc.jpg#0\ta cow\n"
+    records = read(pictures, "results.token", tokens, splits=pictures.parent)
+    assert [(record.image_id, record.split) for record in records] == [
+        ("a.jpg", "dev"),
+        ("b.jpg", "train"),
+    ]
+    warning = capsys.readouterr().err
+    assert "1 pictures are in no list" in warning
+    assert "c.jpg" in warning
+
+
+def test_pictures_without_a_line_are_left_out_with_a_warning(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(read(pictures, "captions.csv", "image,caption\na.jpg,a cat\n")) == 1
+    assert "2 pictures have no caption" in capsys.readouterr().err
+
+
+@given(st.sets(st.text(min_size=1), min_size=3, max_size=60))
+def test_ranked_splits_are_80_10_10_whatever_the_order(names: set[str]) -> None:
+    split_of = rank_into_splits(sorted(names))
+    assert split_of == rank_into_splits(sorted(names, reverse=True))
+    counts = Counter(split_of.values())
+    assert counts["dev"] == counts["test"] == max(1, round(len(names) / 10))
+    assert counts.total() == len(names)
+
+
+ROW = "image,caption,split\n"
+REFUSED = {
+    "an empty caption": (
+        "x.csv",
+        ROW + "a.jpg,a cat,train\na.jpg,  ,train\n",
+        "x.csv, line 3: the caption of a.jpg is empty",
+    ),
+    "one image in two splits": (
+        "x.csv",
+        ROW + "a.jpg,a cat,train\na.jpg,a cat,test\n",
+        "x.csv, line 3: a.jpg is in test here and in train at",
+    ),
+    "an unknown split": (
+        "x.csv",
+        ROW + "a.jpg,a cat,training\n",
+        "x.csv, line 2: the split 'training' is unknown",
+    ),
+    "a missing picture": (
+        "x.csv",
+        ROW + "no.jpg,a cat,train\n",
+        "x.csv, line 2: the picture no.jpg is not in",
+    ),
+    "a path out of the folder": (
+        "x.csv",
+        ROW + "../x.csv,a cat,train\n",
+        "x.csv, line 2: ../x.csv leads out of",
+    ),
+    "an absolute path": (
+        "x.csv",
+        ROW + "/etc/passwd,a cat,train\n",
+        "x.csv, line 2: /etc/passwd leads out of",
+    ),
+    "a comma without quotes": (
+        "x.csv",
+        ROW + "a.jpg,a cat, a dog,train\n",
+        "x.csv, line 2: 4 cells where the header has 3",
+    ),
+    "a quote that never ends": (
+        "x.csv",
+        ROW + 'a.jpg,"a cat,train\n',
+        "x.csv, line 2: no valid CSV",
+    ),
+    "a missing column": (
+        "x.csv",
+        "image,text\na.jpg,a cat\n",
+        "x.csv, line 1: the columns are 'image,text'",
+    ),
+    "a column twice": (
+        "x.csv",
+        "image,caption,caption\na.jpg,a,b\n",
+        "x.csv, line 1: the column caption is there twice",
+    ),
+    "no image name": ("x.csv", ROW + ",a cat,train\n", "x.csv, line 2: image is ''"),
+    "text that is no UTF-8": (
+        "x.csv",
+        b"image,caption\na.jpg,a cat\na.jpg,caf\xe9\n",
+        "x.csv, line 3: byte 0xe9 is no UTF-8",
+    ),
+    "a bad JSON line": (
+        "x.jsonl",
+        '{"image": "a.jpg", "caption": "a"}\n{"image": \n',
+        "x.jsonl, line 2: no valid JSON",
+    ),
+    "a JSON line that is no object": (
+        "x.jsonl",
+        '{"image": "a.jpg", "caption": "a"}\n[1]\n',
+        "x.jsonl, line 2: [1] is no JSON object",
+    ),
+    "a JSON key twice": (
+        "x.jsonl",
+        '{"image": "a.jpg", "image": "b.jpg", "caption": "a"}\n{}\n',
+        "x.jsonl, line 1: no valid JSON (a key is there twice)",
+    ),
+    "a JSON line without a caption": (
+        "x.jsonl",
+        '{"image": "a.jpg"}\n',
+        "x.jsonl, line 1: caption is None",
+    ),
+    "a truncated JSON document": (
+        "x.json",
+        '{"images":\n [{"filename"',
+        "x.json, line 2: no valid JSON",
+    ),
+    "an image without sentences": (
+        "x.json",
+        karpathy({"filename": "a.jpg", "split": "train", "sentences": []}),
+        "x.json, images[0]: a.jpg has no sentences",
+    ),
+    "an image without a split": (
+        "x.json",
+        karpathy({"filename": "a.jpg", "sentences": [{"raw": "a"}]}),
+        "x.json, images[0]: cannot be read (KeyError('split'))",
+    ),
+    "an image twice": (
+        "x.json",
+        karpathy(*[{"filename": "a.jpg", "split": "train", "sentences": [{"raw": "a"}]}] * 2),
+        "x.json, images[1]: a.jpg is there already",
+    ),
+    "a sentence id twice": (
+        "x.json",
+        karpathy(
+            {
+                "filename": "a.jpg",
+                "split": "train",
+                "sentences": [{"raw": "a", "sentid": 1}, {"raw": "b", "sentid": 1}],
+            }
+        ),
+        "x.json, images[0].sentences[1]: the caption id 1 is taken by",
+    ),
+    "an image without annotations": (
+        "x.json",
+        json.dumps({"images": [{"id": 7, "file_name": "a.jpg"}], "annotations": []}),
+        "x.json: the image 7 (a.jpg) has no annotation",
+    ),
+    "an annotation of no image": (
+        "x.json",
+        json.dumps({"images": [], "annotations": [{"image_id": 7, "caption": "a"}]}),
+        "x.json, annotations[0]: the image 7 is not among",
+    ),
+    "a token line without a tab": (
+        "x.token",
+        "a.jpg#0\ta cat\na.jpg#1 a cat\n",
+        "x.token, line 2: 'a.jpg#1 a cat'; expected a picture name, a tab",
+    ),
+    "a token number twice": (
+        "x.token",
+        "a.jpg#0\ta cat\na.jpg#0\ta dog\n",
+        "x.token, line 2: the caption id a.jpg#0 is taken by",
+    ),
+    "a file of another kind": (
+        "x.txt",
+        "hello\n",
+        "x.txt, line 1: 'hello' is no format of captions",
+    ),
+    "an empty file": ("x.csv", "image,caption\n", "x.csv holds no captions"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_with_the_file_and_the_place(pictures: Path, case: str) -> None:
+    name, content, sentence = REFUSED[case]
+    assert sentence in refusal(pictures, name, content)
+
+
+def test_a_listed_picture_without_captions_is_refused(pictures: Path) -> None:
+    write(pictures.parent, "train.txt", "a.jpg\nb.jpg\n")
+    report = refusal(pictures, "x.token", "a.jpg#0\ta cat\n", splits=pictures.parent)
+    assert "train.txt, line 2: b.jpg has no caption in" in report
+
+
+def test_a_picture_in_two_lists_is_refused(pictures: Path) -> None:
+    write(pictures.parent, "train.txt", "a.jpg\n")
+    write(pictures.parent, "test.txt", "a.jpg\n")
+    report = refusal(pictures, "x.token", "a.jpg#0\ta cat\n", splits=pictures.parent)
+    assert "test.txt, line 1: a.jpg is in test here and in train at" in report
+
+
+def test_a_missing_file_or_folder_is_refused(pictures: Path) -> None:
+    with pytest.raises(UserError, match=r"none.csv cannot be read"):
+        read_records(pictures / "none.csv", pictures=pictures)
+    with pytest.raises(UserError, match="is no folder"):
+        read_records(pictures / "none.csv", pictures=pictures / "none")
+    assert "no train.txt" in refusal(pictures, "x.token", "a.jpg\ta", splits=pictures)
+
+
+def test_all_problems_of_a_source_come_in_one_report(pictures: Path) -> None:
+    report = refusal(pictures, "x.csv", ROW + "a.jpg,,train\nno.jpg,a cat,train\nb.jpg,a cat,x\n")
+    assert [line.split(":")[0][-6:] for line in report.splitlines()] == [
+        "line 4",
+        "line 2",
+        "line 3",
+    ]
+
+
+def test_a_long_report_says_how_much_more_there_is() -> None:
+    with pytest.raises(UserError) as caught:
+        raise_problems([f"problem {n}" for n in range(57)])
+    assert len(caught.value.problems) == 21
+    assert caught.value.problems[-1] == "and 37 more."
+
+
+@pytest.mark.skipif(not FLICKR8K.is_dir(), reason=f"Flickr8k is not at {FLICKR8K} (AOQ_FLICKR8K)")
+def test_flickr8k_is_read_whole() -> None:
+    records = read_records(FLICKR8K / "captions.tsv", pictures=FLICKR8K / "images", splits=FLICKR8K)
+    counts = Counter(record.split for record in records)
+    assert counts == {"train": 6000, "dev": 1000, "test": 1000}
+    assert all(len(record.captions) == 5 for record in records)
