@@ -296,7 +296,7 @@ def _next_steps(*commands: str) -> None:
     from aoq.progress import say
 
     for command in commands:
-        say(f"[dim]next:[/dim] {command}")
+        say(f"next: {command}")
 
 
 def main() -> None:

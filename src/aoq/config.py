@@ -88,6 +88,8 @@ class RoundConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     epochs: int = 20
     "Passes over all positive pairs."
+    warmup_epochs: int = 0
+    "The first so many epochs learn from all in-batch negatives (Eq. 1) before the loss takes over."
     batch_size: int = 128
     "Positive pairs a step."
     learning_rate: float = 2e-4
@@ -109,6 +111,10 @@ class RoundConfig:
         for name in ("epochs", "decay_after", "checkpoint_every"):
             value = getattr(self, name)
             _require(value >= 1, f"{name} is {value}; it has to be at least 1.")
+        _require(
+            0 <= self.warmup_epochs <= self.epochs,
+            f"warmup_epochs is {self.warmup_epochs}; it has to lie between 0 and epochs.",
+        )
         for name in ("learning_rate", "decay_factor", "clip_norm"):
             value = getattr(self, name)
             _require(value > 0, f"{name} is {value}; it has to be positive.")
@@ -116,6 +122,10 @@ class RoundConfig:
             self.batch_size >= 2,
             f"batch_size is {self.batch_size}; in-batch negatives need at least 2 pairs.",
         )
+
+    def loss_at(self, epoch: int) -> LossConfig:
+        """The loss of an epoch, counted from 0."""
+        return replace(self.loss, name="standard") if epoch < self.warmup_epochs else self.loss
 
     def learning_rate_at(self, epoch: int) -> float:
         """Step decay: the learning rate of an epoch, counted from 0."""

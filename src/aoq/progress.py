@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -80,12 +81,12 @@ def track(items: Iterable[T], description: str, *, total: int, unit: str) -> Ite
 
 def say(message: str) -> None:
     """One line worth keeping, on the terminal or in a log."""
-    console.print(message, soft_wrap=True)
+    console.print(message, soft_wrap=True, markup=False)
 
 
 def warn(message: str) -> None:
     """Something odd that does not stop the work."""
-    console.print(f"[yellow]warning:[/yellow] {message}", soft_wrap=True)
+    console.print(f"[yellow]warning:[/yellow] {escape(message)}", soft_wrap=True)
 
 
 class EventLog:

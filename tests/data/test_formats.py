@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def refusal(pictures: Path, name: str, content: str | bytes, **options: Path) ->
     return str(caught.value)
 
 
-def karpathy(*images: dict[str, object]) -> str:
+def karpathy(*images: Mapping[str, object]) -> str:
     return json.dumps({"dataset": "coco", "images": images})
 
 
@@ -155,7 +156,7 @@ def test_ranked_splits_are_80_10_10_whatever_the_order(names: set[str]) -> None:
 
 
 ROW = "image,caption,split\n"
-REFUSED = {
+REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "an empty caption": (
         "x.csv",
         ROW + "a.jpg,a cat,train\na.jpg,  ,train\n",

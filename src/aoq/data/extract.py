@@ -115,16 +115,17 @@ def _extract_missing(missing: dict[Path, Path]) -> None:
     extractor = EfficientNetLite()
 
     def extract_batch(batch: dict[Path, Path]) -> list[str]:
-        decoded, problems = {}, []
+        decoded: dict[Path, Pixels] = {}
+        damaged: list[str] = []
         for place, picture in batch.items():
             try:
                 decoded[place] = decode(picture)
             except UserError as error:
-                problems += error.problems
+                damaged += error.problems
         if decoded:
             for place, rows in zip(decoded, extractor(list(decoded.values())), strict=True):
                 _store(rows, place)
-        return problems
+        return damaged
 
     items = list(missing.items())
     batches = [dict(items[start : start + BATCH]) for start in range(0, len(items), BATCH)]
@@ -136,8 +137,8 @@ def _extract_missing(missing: dict[Path, Path]) -> None:
             one_core_each as pool,
             progress_bar("Extracting features", total=len(items), unit="pictures") as update,
         ):
-            for batch, found in zip(batches, pool.map(extract_batch, batches), strict=True):
-                problems += found
+            for batch, damaged in zip(batches, pool.map(extract_batch, batches), strict=True):
+                problems += damaged
                 update(advance=len(batch))
     finally:
         torch.set_num_threads(cores)

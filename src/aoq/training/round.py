@@ -109,15 +109,16 @@ class Round:
     def _step(self, pair_ids: Ids, *, epoch: int, step: int) -> dict[str, float]:
         """One update of the weights; the loss terms it was made from."""
         seed_torch(self.seed, epoch=epoch + 1, step=step)
+        loss_config = self.settings.loss_at(epoch)
         batch = make_batch(
             self.train,
             pair_ids,
-            sampler=self.sampler,
-            diagonal_only=self.settings.loss.diagonal_only,
+            sampler=self.sampler if loss_config.needs_candidates else None,
+            diagonal_only=loss_config.diagonal_only,
             epoch=epoch,
             step=step,
         )
-        loss = step_loss(self.model, batch, self.settings.loss)
+        loss = step_loss(self.model, batch, loss_config)
         terms = self._finite_terms(loss, pair_ids, epoch=epoch, step=step)
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()

@@ -1,0 +1,160 @@
+"""Mining and ranking in blocks against the full matrix, for any sizes and any relation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aoq.config import MiningConfig
+from aoq.errors import UserError
+from aoq.evaluation.metrics import DirectionMetrics
+from aoq.evaluation.ranks import ranks_in_blocks, ranks_of_matrix
+from aoq.mining.candidates import CandidateLists, Provenance, check_lists
+from aoq.mining.offline import mine
+from aoq.scoring.blocks import EncodedDataset
+from aoq.scoring.inner_product import InnerProduct
+from aoq.types import Encoding, Positives
+
+
+@st.composite
+def cases(draw):
+    """Embeddings and an uneven relation in which every image and every text has a partner."""
+    n_images, n_texts = draw(st.integers(3, 9)), draw(st.integers(3, 24))
+    random = np.random.default_rng(draw(st.integers(0, 10**6)))
+    pairs = [(int(random.integers(n_images)), text) for text in range(n_texts)]
+    pairs += [(image, int(random.integers(n_texts))) for image in range(n_images)]
+    positives = Positives.from_pairs(pairs, n_images=n_images, n_texts=n_texts)
+    images, texts = random.normal(size=(n_images, 5)), random.normal(size=(n_texts, 5))
+    if draw(st.booleans()):  # repeated texts, so that scores tie
+        texts[: n_texts // 2] = texts[0]
+    encoded = EncodedDataset(
+        Encoding(torch.tensor(images, dtype=torch.float32)),
+        Encoding(torch.tensor(texts, dtype=torch.float32)),
+    )
+    return encoded, positives
+
+
+def lists_of(encoded, positives, *, depth_texts, depth_images, block_size) -> CandidateLists:
+    config = MiningConfig(
+        depth_texts=depth_texts, depth_images=depth_images, block_size=block_size
+    )
+    provenance = Provenance(teacher="", data="")
+    return mine(InnerProduct(), encoded, positives, config=config, provenance=provenance)
+
+
+def minable(positives: Positives) -> bool:
+    return (
+        positives.texts_per_image().max() < positives.n_texts
+        and positives.swapped.texts_per_image().max() < positives.n_images
+    )
+
+
+@settings(deadline=None)
+@given(cases(), st.integers(1, 30), st.integers(1, 12), st.integers(1, 30))
+def test_lists_are_the_top_of_the_full_matrix_whatever_the_block(
+    case, depth_texts, depth_images, block_size
+):
+    encoded, positives = case
+    if not minable(positives):
+        return
+    lists = lists_of(
+        encoded, positives, depth_texts=depth_texts, depth_images=depth_images, block_size=block_size
+    )
+    matrix = (encoded.images.vectors @ encoded.texts.vectors.T).numpy()
+    matrix[tuple(positives.pairs.T)] = -np.inf
+    for ids, scores, full in (
+        (lists.i2t, lists.i2t_scores, matrix),
+        (lists.t2i, lists.t2i_scores, matrix.T),
+    ):
+        expected = -np.sort(-full, axis=1)[:, : ids.shape[1]]
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+        np.testing.assert_allclose(np.take_along_axis(full, ids, axis=1), scores, atol=1e-5)
+
+
+@settings(deadline=None)
+@given(cases(), st.integers(1, 30))
+def test_lists_are_sorted_without_repeats_and_hold_no_positive(case, block_size):
+    encoded, positives = case
+    if not minable(positives):
+        return
+    lists = lists_of(encoded, positives, depth_texts=99, depth_images=99, block_size=block_size)
+    check_lists(lists.i2t, positives, source="i2t")
+    check_lists(lists.t2i, positives.swapped, source="t2i")
+    for ids, scores in ((lists.i2t, lists.i2t_scores), (lists.t2i, lists.t2i_scores)):
+        assert (np.diff(scores, axis=1) <= 0).all()
+        assert all(len(set(row)) == len(row) for row in ids.tolist())
+
+
+@settings(deadline=None)
+@given(cases())
+def test_swapping_modalities_swaps_the_lists_and_the_ranks(case):
+    encoded, positives = case
+    swapped = EncodedDataset(encoded.texts, encoded.images)
+    ranks = ranks_in_blocks(InnerProduct(), encoded, positives)
+    other = ranks_in_blocks(InnerProduct(), swapped, positives.swapped)
+    np.testing.assert_array_equal(ranks.i2t, other.t2i)
+    np.testing.assert_array_equal(ranks.t2i, other.i2t)
+    if minable(positives):
+        lists = lists_of(encoded, positives, depth_texts=4, depth_images=2, block_size=64)
+        other = lists_of(swapped, positives.swapped, depth_texts=2, depth_images=4, block_size=64)
+        np.testing.assert_allclose(lists.i2t_scores, other.t2i_scores, atol=1e-6)
+        np.testing.assert_allclose(lists.t2i_scores, other.i2t_scores, atol=1e-6)
+
+
+@settings(deadline=None)
+@given(cases(), st.integers(1, 30))
+def test_block_size_never_changes_a_rank(case, block_size):
+    encoded, positives = case
+    blocks = ranks_in_blocks(InnerProduct(), encoded, positives, block_size=block_size)
+    matrix = (encoded.images.vectors.double() @ encoded.texts.vectors.double().T).numpy()
+    whole = ranks_of_matrix(matrix.round(9), positives)
+    np.testing.assert_array_equal(blocks.i2t, whole.i2t)
+    np.testing.assert_array_equal(blocks.t2i, whole.t2i)
+
+
+@settings(deadline=None)
+@given(cases(), st.randoms())
+def test_the_order_of_the_images_never_changes_a_rank(case, random):
+    encoded, positives = case
+    order = list(range(positives.n_images))
+    random.shuffle(order)
+    shuffled = EncodedDataset(encoded.images[torch.tensor(order)], encoded.texts)
+    place = np.argsort(order)
+    pairs = np.stack([place[positives.pairs[:, 0]], positives.pairs[:, 1]], axis=1)
+    relation = Positives.from_pairs(
+        pairs, n_images=positives.n_images, n_texts=positives.n_texts
+    )
+    before = ranks_in_blocks(InnerProduct(), encoded, positives)
+    after = ranks_in_blocks(InnerProduct(), shuffled, relation)
+    np.testing.assert_array_equal(before.i2t[order], after.i2t)
+    np.testing.assert_array_equal(before.t2i, after.t2i)
+
+
+def test_a_model_that_scores_everything_alike_gets_the_worst_rank():
+    texts = np.arange(20)
+    positives = Positives.from_pairs(
+        np.stack([texts // 5, texts], axis=1), n_images=4, n_texts=20
+    )
+    same = torch.full((20, 7), 0.3)
+    ranks = ranks_in_blocks(
+        InnerProduct(), EncodedDataset(Encoding(same[:4]), Encoding(same)), positives, block_size=3
+    )
+    assert (ranks.i2t == 15).all()
+    assert (ranks.t2i == 3).all()
+
+
+@given(st.lists(st.integers(0, 50), min_size=1))
+def test_recall_grows_with_k(ranks):
+    metrics = DirectionMetrics.from_ranks(np.array(ranks))
+    assert 0 <= metrics.r1 <= metrics.r5 <= metrics.r10 <= 100
+    assert metrics.mean_rank >= 1
+
+
+def test_mining_is_refused_where_no_negative_is_left():
+    positives = Positives.from_pairs([(0, 0), (0, 1)], n_images=1, n_texts=2)
+    encoded = EncodedDataset(Encoding(torch.ones(1, 3)), Encoding(torch.ones(2, 3)))
+    with pytest.raises(UserError, match="no texts are left"):
+        lists_of(encoded, positives, depth_texts=1, depth_images=1, block_size=8)

@@ -1,0 +1,51 @@
+"""The relation of positives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aoq.types import Positives
+
+
+@st.composite
+def relations(draw):
+    n_images, n_texts = draw(st.integers(1, 8)), draw(st.integers(1, 12))
+    pair = st.tuples(st.integers(0, n_images - 1), st.integers(0, n_texts - 1))
+    pairs = draw(st.lists(pair, max_size=30))
+    return set(pairs), Positives.from_pairs(pairs, n_images=n_images, n_texts=n_texts)
+
+
+@given(relations())
+def test_a_relation_answers_as_a_set_of_pairs_would(case):
+    pairs, positives = case
+    images, texts = np.arange(positives.n_images), np.arange(positives.n_texts)
+    table = positives.contains(images[:, None], texts[None, :])
+    assert {(int(i), int(t)) for i, t in np.argwhere(table)} == pairs
+    for image in images:
+        assert positives.texts_of(image).tolist() == sorted(t for i, t in pairs if i == image)
+    for text in texts:
+        assert positives.images_of(text).tolist() == sorted(i for i, t in pairs if t == text)
+
+
+@given(relations(), st.data())
+def test_a_block_holds_just_the_pairs_inside_it(case, data):
+    pairs, positives = case
+    first_image = data.draw(st.integers(0, positives.n_images))
+    first_text = data.draw(st.integers(0, positives.n_texts))
+    images = slice(first_image, data.draw(st.integers(first_image, positives.n_images)))
+    texts = slice(first_text, data.draw(st.integers(first_text, positives.n_texts)))
+    rows, columns = positives.within(images, texts)
+    found = {(int(r) + images.start, int(c) + texts.start) for r, c in zip(rows, columns)}
+    assert found == {
+        (i, t)
+        for i, t in pairs
+        if images.start <= i < images.stop and texts.start <= t < texts.stop
+    }
+
+
+def test_pairs_outside_the_data_set_are_refused():
+    with pytest.raises(ValueError, match="outside"):
+        Positives.from_pairs([(0, 5)], n_images=2, n_texts=5)

@@ -1,0 +1,228 @@
+"""Rounds: same seed, same numbers; continued equals uninterrupted; what bad input gets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.conftest import write_precomp
+
+from aoq.config import LossConfig, ModelConfig, Recipe, RoundConfig, SamplingConfig
+from aoq.errors import UserError
+from aoq.mining.candidates import CandidateLists
+from aoq.storage import RunDirectory, read_json_lines
+from aoq.training import round as round_module
+from aoq.training.checkpoint import load_run
+from aoq.training.two_rounds import (
+    evaluate_run,
+    mine_run,
+    open_training_data,
+    run_recipe,
+    stored_result,
+    train_round,
+)
+
+ROUND = RoundConfig(epochs=3, batch_size=16, learning_rate=1e-3, decay_after=2, checkpoint_every=1)
+
+
+def small_recipe(data, **changes) -> Recipe:
+    recipe = Recipe(
+        data=str(data),
+        min_word_count=1,
+        model=ModelConfig(joint_width=8, word_width=5, caption_width=6),
+        round_one=ROUND,
+        round_two=replace(ROUND, loss=LossConfig(name="adap_off_quin")),
+        sampling=SamplingConfig(depth_texts=10, depth_images=4),
+    )
+    return replace(recipe, **changes)
+
+
+def weights(path):
+    return load_file(RunDirectory(path).model)
+
+
+def assert_same_weights(first, second):
+    one, two = weights(first), weights(second)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def validations(path):
+    lines = read_json_lines(RunDirectory(path).events)
+    return [
+        {key: value for key, value in line.items() if key not in ("time", "event")}
+        for line in lines
+        if line["event"] == "validation"
+    ]
+
+
+def test_a_recipe_runs_both_rounds_and_the_same_seed_gives_the_same_numbers(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    first = run_recipe(tmp_path / "a", recipe)
+    second = run_recipe(tmp_path / "b", recipe)
+    assert first == second
+    assert_same_weights(tmp_path / "a" / "round-two", tmp_path / "b" / "round-two")
+    assert validations(tmp_path / "a" / "round-two") == validations(tmp_path / "b" / "round-two")
+    other = run_recipe(tmp_path / "c", replace(recipe, seed=1))
+    assert other != first
+
+
+def test_running_a_finished_recipe_again_does_nothing(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    result = run_recipe(tmp_path / "run", recipe)
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("model.*")}
+    assert run_recipe(tmp_path / "run", recipe) == result
+    assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("model.*")}
+
+
+class Killed(Exception):
+    """Stands in for a kill: nothing in the program catches it."""
+
+
+@pytest.mark.parametrize("calls", [1, 4, 6, 11])
+@pytest.mark.parametrize("which", ["one", "two"])
+def test_a_killed_round_ends_like_one_that_was_not(tmp_path, precomp, monkeypatch, calls, which):
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "teacher", recipe, data, which="one")
+    lists = tmp_path / "lists.safetensors"
+    mine_run(tmp_path / "teacher", lists)
+    train_round(tmp_path / "whole", recipe, data, which=which, candidates=lists)
+
+    real, count = round_module.step_loss, 0
+
+    def dying(*args):
+        nonlocal count
+        count += 1
+        if count == calls:
+            raise Killed
+        return real(*args)
+
+    monkeypatch.setattr(round_module, "step_loss", dying)
+    with pytest.raises(Killed):
+        train_round(tmp_path / "killed", recipe, data, which=which, candidates=lists)
+    train_round(tmp_path / "killed", recipe, data, which=which, candidates=lists)
+    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+    assert validations(tmp_path / "whole") == validations(tmp_path / "killed")
+
+
+def test_round_two_starts_from_the_weights_of_round_one_s_start_not_its_end(tmp_path, precomp):
+    """From scratch: with no epochs in between, both rounds hold the same initial weights."""
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    online = replace(recipe, round_two=replace(ROUND, loss=LossConfig(name="online")))
+    train_round(tmp_path / "one", recipe, data, which="one")
+    train_round(tmp_path / "two", online, data, which="two")
+    assert_same_weights(tmp_path / "one", tmp_path / "two")
+
+
+def test_the_best_epoch_on_dev_is_the_one_that_is_kept(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+    best = max(line["rsum"] for line in validations(tmp_path / "run"))
+    assert evaluate_run(tmp_path / "run", split="dev").rsum == pytest.approx(best, abs=1e-3)
+    assert stored_result(tmp_path / "run", split="dev")["rsum"] == pytest.approx(best, abs=1e-3)
+
+
+def test_official_behaviour_trains_on_the_first_dev_captions_with_coupled_draws(tmp_path, precomp):
+    recipe = replace(small_recipe(precomp), behaviour="official")
+    assert math.isfinite(run_recipe(tmp_path / "run", recipe)["rsum"])
+
+
+def test_a_run_started_with_other_settings_is_not_continued(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "run", recipe, data, which="one")
+    with pytest.raises(UserError, match="other settings"):
+        train_round(tmp_path / "run", replace(recipe, seed=5), data, which="one")
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    with pytest.raises(UserError, match="is no run"):
+        train_round(tmp_path / "letters", recipe, open_training_data(recipe), which="one")
+    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["dear.txt"]
+
+
+def test_an_offline_loss_without_lists_is_refused_before_anything_is_written(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    with pytest.raises(UserError, match="--candidates"):
+        train_round(tmp_path / "run", recipe, open_training_data(recipe), which="two")
+    assert not (tmp_path / "run").exists()
+
+
+def test_lists_of_another_data_set_are_refused(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    train_round(tmp_path / "teacher", recipe, open_training_data(recipe), which="one")
+    lists = tmp_path / "lists.safetensors"
+    mine_run(tmp_path / "teacher", lists)
+    other = small_recipe(write_precomp(tmp_path / "other", seed=1))
+    with pytest.raises(UserError, match="another data set"):
+        train_round(
+            tmp_path / "run", other, open_training_data(other), which="two", candidates=lists
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_features_of_another_width_are_refused_by_a_trained_model(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+    other = write_precomp(tmp_path / "other")
+    np.save(other / "test_ims.npy", np.ones((6, 4, 9), np.float32))
+    with pytest.raises(UserError, match="width 9; the model was trained on width 6"):
+        evaluate_run(tmp_path / "run", data=other)
+
+
+def test_a_loss_that_is_no_longer_finite_stops_the_round_and_keeps_the_last_state(
+    tmp_path, precomp, monkeypatch
+):
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    real, count = round_module.step_loss, 0
+
+    def broken(*args):
+        nonlocal count
+        count += 1
+        loss = real(*args)
+        if count == 3:
+            loss.terms["i2t_online"] = loss.terms["i2t_online"] * float("nan")
+        return loss
+
+    monkeypatch.setattr(round_module, "step_loss", broken)
+    with pytest.raises(UserError, match="epoch 1, step 3"):
+        train_round(tmp_path / "run", recipe, data, which="one")
+    assert RunDirectory(tmp_path / "run").trainer.is_file()
+
+
+def test_mined_lists_know_their_teacher_and_their_data(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "teacher", recipe, data, which="one")
+    mine_run(tmp_path / "teacher", tmp_path / "lists.safetensors")
+    lists = CandidateLists.load(tmp_path / "lists.safetensors")
+    assert lists.provenance.data == data.train.dataset.fingerprint
+    assert len(lists.provenance.teacher) == 64
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "vocabulary.json", "config.toml"])
+def test_a_run_with_a_missing_file_says_which(tmp_path, precomp, name):
+    recipe = small_recipe(precomp)
+    train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+    (tmp_path / "run" / name).unlink()
+    with pytest.raises(UserError, match=name):
+        load_run(tmp_path / "run")
+
+
+def test_a_pickle_that_could_run_code_is_refused_as_trainer_state(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "run", recipe, data, which="one")
+    torch.save({"state": print}, RunDirectory(tmp_path / "run").trainer)
+    with pytest.raises(UserError, match="is no trainer state"):
+        train_round(tmp_path / "run", recipe, data, which="one")
