@@ -29,7 +29,7 @@ def feature_cache(tmp_path_factory):
         os.environ["AOQ_CACHE"] = previous
 
 
-WORDS = "red blue green ball cup tree left right above small large two".split()
+WORDS = ("red", "blue", "green", "ball", "cup", "tree", "left", "right", "above", "small", "two")
 
 
 def write_precomp(folder: Path, *, images: int = 12, seed: int = 0) -> Path:
@@ -39,7 +39,9 @@ def write_precomp(folder: Path, *, images: int = 12, seed: int = 0) -> Path:
     for split, count in (("train", images), ("dev", images // 2), ("test", images // 2)):
         features = random.normal(size=(count, 4, 6)).astype(np.float32)
         np.save(folder / f"{split}_ims.npy", features)
-        lines = [" ".join(random.choice(WORDS, size=random.integers(3, 8))) for _ in range(5 * count)]
+        lines = [
+            " ".join(random.choice(WORDS, size=random.integers(3, 8))) for _ in range(5 * count)
+        ]
         (folder / f"{split}_caps.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 

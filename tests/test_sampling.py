@@ -119,9 +119,7 @@ def test_lists_that_are_not_deep_enough_are_used_with_a_warning(capsys):
 @pytest.mark.parametrize("tries", [1, 10])
 def test_the_search_after_the_last_try_finds_the_only_combination_left(tries):
     """Text 1 belongs to image 1; of the lists (1, 2) and (1) only (image 1, text 2) is wrong."""
-    positives = Positives.from_pairs(
-        [(0, 0), (1, 1), (2, 2), (1, 3)], n_images=3, n_texts=4
-    )
+    positives = Positives.from_pairs([(0, 0), (1, 1), (2, 2), (1, 3)], n_images=3, n_texts=4)
     i2t = np.array([[1, 2], [0, 2], [0, 1]], np.int32)
     t2i = np.array([[1], [0], [0], [0]], np.int32)
     lists = CandidateLists(

@@ -38,7 +38,9 @@ def test_a_block_holds_just_the_pairs_inside_it(case, data):
     images = slice(first_image, data.draw(st.integers(first_image, positives.n_images)))
     texts = slice(first_text, data.draw(st.integers(first_text, positives.n_texts)))
     rows, columns = positives.within(images, texts)
-    found = {(int(r) + images.start, int(c) + texts.start) for r, c in zip(rows, columns)}
+    found = {
+        (int(r) + images.start, int(c) + texts.start) for r, c in zip(rows, columns, strict=True)
+    }
     assert found == {
         (i, t)
         for i, t in pairs

@@ -34,6 +34,7 @@ _SETTINGS = Group(
     sort_key=1,
 )
 Settings = Annotated[Recipe, Parameter(name="*", group=_SETTINGS)]
+_PAPER = Recipe()
 Force = Annotated[bool, Parameter(negative=())]
 
 
@@ -46,8 +47,9 @@ def _recipe_under_flags(app: App, commands: tuple[str, ...], arguments: Argument
         return
     source = named.tokens[0].value if named.tokens else ""
     if source:
-        values = recipe_as_dict(load_recipe(source))
-        Dict(values, source=source, use_commands_as_keys=False)(app, commands, arguments)
+        (command,) = commands
+        values = {command: recipe_as_dict(load_recipe(source))}
+        Dict(values, source=source)(app, commands, arguments)
 
 
 app.config = (_recipe_under_flags,)
@@ -151,7 +153,7 @@ def train(
     round: Literal["one", "two"] = "one",  # noqa: A002
     candidates: Path | None = None,
     force: Force = False,
-    settings: Settings = Recipe(),
+    settings: Settings = _PAPER,
 ) -> None:
     """Train one round.
 
@@ -211,7 +213,7 @@ def run(
     out: Path,
     plan: Annotated[bool, Parameter(negative=())] = False,
     force: Force = False,
-    settings: Settings = Recipe(),
+    settings: Settings = _PAPER,
 ) -> None:
     """Run a whole recipe: round one, mining, round two, evaluation.
 

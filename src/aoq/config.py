@@ -112,8 +112,8 @@ class RoundConfig:
             value = getattr(self, name)
             _require(value >= 1, f"{name} is {value}; it has to be at least 1.")
         _require(
-            0 <= self.warmup_epochs <= self.epochs,
-            f"warmup_epochs is {self.warmup_epochs}; it has to lie between 0 and epochs.",
+            0 <= self.warmup_epochs < self.epochs,
+            f"warmup_epochs is {self.warmup_epochs}; it has to be at least 0 and less than epochs.",
         )
         for name in ("learning_rate", "decay_factor", "clip_norm"):
             value = getattr(self, name)
@@ -123,9 +123,13 @@ class RoundConfig:
             f"batch_size is {self.batch_size}; in-batch negatives need at least 2 pairs.",
         )
 
+    def warming_up(self, epoch: int) -> bool:
+        """Whether an epoch, counted from 0, is one of the warm-up."""
+        return epoch < self.warmup_epochs
+
     def loss_at(self, epoch: int) -> LossConfig:
         """The loss of an epoch, counted from 0."""
-        return replace(self.loss, name="standard") if epoch < self.warmup_epochs else self.loss
+        return replace(self.loss, name="standard") if self.warming_up(epoch) else self.loss
 
     def learning_rate_at(self, epoch: int) -> float:
         """Step decay: the learning rate of an epoch, counted from 0."""

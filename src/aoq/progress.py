@@ -43,9 +43,7 @@ class _RateColumn(ProgressColumn):
 
 
 @contextmanager
-def progress_bar(
-    description: str, *, total: int, unit: str
-) -> Iterator[Callable[..., None]]:
+def progress_bar(description: str, *, total: int, unit: str) -> Iterator[Callable[..., None]]:
     """A bar for a stage; call what it yields with `advance=` and, if useful, `note=`.
 
     The bar is drawn on terminals only and disappears when the stage ends.
@@ -65,8 +63,9 @@ def progress_bar(
         task = bar.add_task(description, total=total, unit=unit, note="")
 
         def update(*, advance: int = 1, note: str | None = None) -> None:
-            fields = {} if note is None else {"note": note}
-            bar.update(task, advance=advance, **fields)
+            bar.update(task, advance=advance)
+            if note is not None:
+                bar.update(task, note=note)
 
         yield update
 

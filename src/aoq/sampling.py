@@ -70,9 +70,7 @@ class OfflineSampler:
         valid = ~true_pair if self.config.redraw else np.ones(len(images), dtype=bool)
         return OfflineNegatives(images, texts, partner_images, partner_texts, valid)
 
-    def _draw(
-        self, image_ids: Ids, text_ids: Ids, random: np.random.Generator
-    ) -> tuple[Ids, Ids]:
+    def _draw(self, image_ids: Ids, text_ids: Ids, random: np.random.Generator) -> tuple[Ids, Ids]:
         """One text and one image for each pair, uniform over the lists."""
         n_texts, n_images = self._texts.shape[1], self._images.shape[1]
         text_ranks = random.integers(n_texts, size=len(image_ids))
@@ -99,4 +97,5 @@ class OfflineSampler:
         """One positive of each anchor, uniformly."""
         starts, counts = positives.starts[anchors], positives.texts_per_image()[anchors]
         chosen = starts + random.integers(counts)
-        return positives.pairs[chosen, 1]
+        partners: Ids = positives.pairs[chosen, 1]
+        return partners

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.golden.conftest import close
 
 from aoq.config import LossConfig
 from aoq.losses import BatchScores, OfflineScores, adaptive_weights, compute_loss
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding
+from tests.golden.conftest import close
 
 CONSTANTS = {
     "default": LossConfig(name="adap_off_quin"),

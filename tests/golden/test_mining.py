@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.golden.test_metrics import in_order
 
 from aoq.config import MiningConfig
 from aoq.mining.candidates import Provenance
@@ -12,6 +11,7 @@ from aoq.mining.offline import mine
 from aoq.scoring.blocks import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding
+from tests.golden.test_metrics import in_order
 
 
 @pytest.mark.parametrize("block_size", [3, 64, 1000])

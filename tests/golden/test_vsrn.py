@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.golden.conftest import Golden, close
 
 from aoq.config import LossConfig, ModelConfig
 from aoq.losses import LossTerms, compute_loss
@@ -13,6 +12,7 @@ from aoq.models.published import from_published, our_name
 from aoq.models.vsrn import VSRN
 from aoq.training.step import score_batch
 from aoq.types import Encoding, PairBatch, StepBatch, Texts
+from tests.golden.conftest import Golden, close
 
 VARIANTS = ["coco", "f30k"]
 
@@ -101,9 +101,7 @@ def test_caption_labels_follow_the_published_loader(golden, variant):
     tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int64)
     for place, row in zip(tokens, rows, strict=True):
         place[: len(row)] = torch.tensor(row)
-    labels, mask = caption_labels(
-        Texts(tokens, lengths), max_words=int(arrays["caption.max_len"])
-    )
+    labels, mask = caption_labels(Texts(tokens, lengths), max_words=int(arrays["caption.max_len"]))
     width = labels.shape[1]
     assert torch.equal(labels, arrays["caption.labels"][:, :width])
     assert torch.equal(mask, arrays["caption.masks"][:, :width])

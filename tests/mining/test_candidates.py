@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tests.conftest import uneven_dataset
 
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Provenance
+from tests.conftest import uneven_dataset
 
 
 def sound_lists(dataset, depth=3) -> CandidateLists:

@@ -14,9 +14,7 @@ from aoq.types import Texts
 
 def small_model(variant="coco", **changes):
     torch.manual_seed(0)
-    config = ModelConfig(
-        variant=variant, joint_width=8, word_width=5, caption_width=6, **changes
-    )
+    config = ModelConfig(variant=variant, joint_width=8, word_width=5, caption_width=6, **changes)
     return build_model(config, feature_width=7, vocabulary_size=20)
 
 

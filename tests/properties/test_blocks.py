@@ -38,9 +38,7 @@ def cases(draw):
 
 
 def lists_of(encoded, positives, *, depth_texts, depth_images, block_size) -> CandidateLists:
-    config = MiningConfig(
-        depth_texts=depth_texts, depth_images=depth_images, block_size=block_size
-    )
+    config = MiningConfig(depth_texts=depth_texts, depth_images=depth_images, block_size=block_size)
     provenance = Provenance(teacher="", data="")
     return mine(InnerProduct(), encoded, positives, config=config, provenance=provenance)
 
@@ -61,7 +59,11 @@ def test_lists_are_the_top_of_the_full_matrix_whatever_the_block(
     if not minable(positives):
         return
     lists = lists_of(
-        encoded, positives, depth_texts=depth_texts, depth_images=depth_images, block_size=block_size
+        encoded,
+        positives,
+        depth_texts=depth_texts,
+        depth_images=depth_images,
+        block_size=block_size,
     )
     matrix = (encoded.images.vectors @ encoded.texts.vectors.T).numpy()
     matrix[tuple(positives.pairs.T)] = -np.inf
@@ -124,9 +126,7 @@ def test_the_order_of_the_images_never_changes_a_rank(case, random):
     shuffled = EncodedDataset(encoded.images[torch.tensor(order)], encoded.texts)
     place = np.argsort(order)
     pairs = np.stack([place[positives.pairs[:, 0]], positives.pairs[:, 1]], axis=1)
-    relation = Positives.from_pairs(
-        pairs, n_images=positives.n_images, n_texts=positives.n_texts
-    )
+    relation = Positives.from_pairs(pairs, n_images=positives.n_images, n_texts=positives.n_texts)
     before = ranks_in_blocks(InnerProduct(), encoded, positives)
     after = ranks_in_blocks(InnerProduct(), shuffled, relation)
     np.testing.assert_array_equal(before.i2t[order], after.i2t)
@@ -135,9 +135,7 @@ def test_the_order_of_the_images_never_changes_a_rank(case, random):
 
 def test_a_model_that_scores_everything_alike_gets_the_worst_rank():
     texts = np.arange(20)
-    positives = Positives.from_pairs(
-        np.stack([texts // 5, texts], axis=1), n_images=4, n_texts=20
-    )
+    positives = Positives.from_pairs(np.stack([texts // 5, texts], axis=1), n_images=4, n_texts=20)
     same = torch.full((20, 7), 0.3)
     ranks = ranks_in_blocks(
         InnerProduct(), EncodedDataset(Encoding(same[:4]), Encoding(same)), positives, block_size=3

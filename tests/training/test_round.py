@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.conftest import write_precomp
 
 from aoq.config import LossConfig, ModelConfig, Recipe, RoundConfig, SamplingConfig
 from aoq.errors import UserError
@@ -25,6 +24,7 @@ from aoq.training.two_rounds import (
     stored_result,
     train_round,
 )
+from tests.conftest import write_precomp
 
 ROUND = RoundConfig(epochs=3, batch_size=16, learning_rate=1e-3, decay_after=2, checkpoint_every=1)
 
@@ -79,7 +79,7 @@ def test_running_a_finished_recipe_again_does_nothing(tmp_path, precomp):
     assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("model.*")}
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands in for a kill: nothing in the program catches it."""
 
 
@@ -99,11 +99,11 @@ def test_a_killed_round_ends_like_one_that_was_not(tmp_path, precomp, monkeypatc
         nonlocal count
         count += 1
         if count == calls:
-            raise Killed
+            raise KilledError
         return real(*args)
 
     monkeypatch.setattr(round_module, "step_loss", dying)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         train_round(tmp_path / "killed", recipe, data, which=which, candidates=lists)
     train_round(tmp_path / "killed", recipe, data, which=which, candidates=lists)
     assert_same_weights(tmp_path / "whole", tmp_path / "killed")

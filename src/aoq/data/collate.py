@@ -25,8 +25,8 @@ class Collator:
 
     def regions(self, image_ids: Ids) -> Tensor:
         """Features of some images, read from the memory-mapped file. (B, R, F)"""
-        rows = np.asarray(self.dataset.features[image_ids], dtype=np.float32)
-        return torch.from_numpy(rows).to(self.device)
+        rows = np.asarray(self.dataset.features[image_ids])  # a copy: the file stays as it is
+        return torch.from_numpy(rows).to(self.device, torch.float32)
 
     def texts(self, text_ids: Ids) -> Texts:
         """Word ids of some texts, padded to the longest of them."""

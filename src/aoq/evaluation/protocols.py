@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.metrics import Metrics
@@ -39,18 +41,21 @@ def evaluate(
 
 
 def first_texts(dataset: PairDataset, n_texts: int) -> PairDataset:
-    """The first so many captions of a data set, and the images up to the last they belong to."""
+    """The first so many captions of a data set, and the images they belong to."""
     if n_texts >= dataset.n_texts:
         return dataset
     pairs = dataset.positives.pairs
     pairs = pairs[pairs[:, 1] < n_texts]
-    n_images = int(pairs[:, 0].max()) + 1
+    kept, images = np.unique(pairs[:, 0], return_inverse=True)
+    in_order = bool(kept[-1] == len(kept) - 1)  # a slice leaves the features on disk
     return replace(
         dataset,
-        features=dataset.features[:n_images],
-        image_ids=dataset.image_ids[:n_images],
+        features=dataset.features[: len(kept)] if in_order else dataset.features[kept],
+        image_ids=tuple(dataset.image_ids[image] for image in kept),
         captions=dataset.captions[:n_texts],
         caption_ids=dataset.caption_ids[:n_texts],
-        positives=Positives.from_pairs(pairs, n_images=n_images, n_texts=n_texts),
-        pictures=dataset.pictures[:n_images],
+        positives=Positives.from_pairs(
+            np.stack([images, pairs[:, 1]], axis=1), n_images=len(kept), n_texts=n_texts
+        ),
+        pictures=tuple(dataset.pictures[image] for image in kept),
     )

@@ -16,6 +16,9 @@ from rich.console import Console
 from aoq.config import LossName, Recipe
 from aoq.data.build import build_scenes
 from aoq.data.dataset import MANIFEST
+from aoq.data.scenes import SIZES
+from aoq.errors import UserError
+from aoq.experiments.lanes import RoundTwo, run_side_by_side
 from aoq.experiments.report import Setting, write_report
 from aoq.experiments.tables import metrics_table
 from aoq.progress import say
@@ -24,19 +27,17 @@ from aoq.storage import RunDirectory, refuse_existing
 from aoq.training.plan import duration
 from aoq.training.two_rounds import (
     ROUND_ONE,
-    evaluate_run,
     mine_run,
     open_training_data,
     prepare_run,
-    stored_result,
     train_round,
 )
 
 SETTINGS: dict[str, LossName] = {
     "online": "online",
-    "+ OffTri": "off_tri",
-    "+ OffQuin": "off_quin",
-    "+ AdapOffQuin": "adap_off_quin",
+    "OffTri": "off_tri",
+    "OffQuin": "off_quin",
+    "AdapOffQuin": "adap_off_quin",
 }
 
 
@@ -49,6 +50,8 @@ def demo_recipe(*, data: Path, size: str, seed: int) -> Recipe:
 def run_demo(out: Path, *, size: str = "small", seed: int = 0, force: bool = False) -> Path:
     """Run or continue the demo in `out`; the path of its report."""
     started = time.monotonic()
+    if size not in SIZES:
+        raise UserError(f"there is no size {size!r}; choose one of: {', '.join(SIZES)}.")
     if force:
         refuse_existing(out, force=True)
     data_folder = out / "data"
@@ -66,20 +69,17 @@ def run_demo(out: Path, *, size: str = "small", seed: int = 0, force: bool = Fal
     train_round(out / ROUND_ONE, recipe, data, which="one")
     if not run.candidates.exists():
         mine_run(out / ROUND_ONE, run.candidates)
-    settings = []
-    for title, loss in SETTINGS.items():
-        folder = out / loss.replace("_", "-")
-        train_round(
-            folder,
-            recipe.with_loss(loss),
-            data,
-            which="two",
+    jobs = {
+        title: RoundTwo(
+            folder=out / loss.replace("_", "-"),
+            recipe=recipe.with_loss(loss),
             candidates=run.candidates,
-            label=f"round two, {title.removeprefix('+ ')}",
+            label=f"round two, {title}",
         )
-        if stored_result(folder, split="test") is None:
-            evaluate_run(folder)
-        settings.append(Setting.read(title, folder))
+        for title, loss in SETTINGS.items()
+    }
+    run_side_by_side(list(jobs.values()))
+    settings = [Setting.read(title, job.folder) for title, job in jobs.items()]
     report = write_report(run, settings)
     _conclude(out, settings, report=report, seconds=time.monotonic() - started)
     return report

@@ -23,14 +23,16 @@ def training_curves(panels: Mapping[str, Mapping[str, Curve]]) -> str:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
-        raise UserError('figures need matplotlib; install it with `pip install "aoq[web]"`.')
-    style = {"svg.fonttype": "none", "svg.hashsalt": "aoq", "font.family": "sans-serif"}
-    with mpl.rc_context(style):
+        sentence = 'figures need matplotlib; install it with `pip install "aoq[web]"`.'
+        raise UserError(sentence) from None
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "aoq"}):
         figure = Figure(figsize=(4.2 * len(panels), 3.1), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False)[0]
         for axis, (title, curves) in zip(axes, panels.items(), strict=True):
             _draw_panel(axis, title, curves)
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
         buffer = io.StringIO()
@@ -54,7 +56,6 @@ def _draw_panel(axis: Axes, title: str, curves: Mapping[str, Curve]) -> None:
     axis.set_title(title, fontsize=10, loc="left")
     axis.set_xlabel("epoch", fontsize=9)
     axis.tick_params(labelsize=8)
-    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.grid(axis="y", linewidth=0.4, alpha=0.6)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)

@@ -101,7 +101,8 @@ def write_report(run: RunDirectory, settings: Sequence[Setting]) -> Path:
     try:
         from jinja2 import Environment, PackageLoader, select_autoescape
     except ImportError:
-        raise UserError('the report needs jinja2; install it with `pip install "aoq[web]"`.')
+        sentence = 'the report needs jinja2; install it with `pip install "aoq[web]"`.'
+        raise UserError(sentence) from None
     recipe = load_recipe(run.config)
     data = Path(recipe.data)
     environment = Environment(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 # Heading, key in the result, digits, and whether higher is better.
@@ -50,8 +51,8 @@ def formatted_rows(
 
 def metrics_table(rows: Mapping[str, Mapping[str, Any]], *, title: str | None = None) -> Table:
     """The table for the terminal; the best of each column is bold."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
     for heading, *_ in COLUMNS:
         table.add_column(heading, justify="right")
     for name, cells in formatted_rows(rows):

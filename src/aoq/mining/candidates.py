@@ -49,11 +49,11 @@ class CandidateLists:
 
     @property
     def depth_texts(self) -> int:
-        return self.i2t.shape[1]
+        return int(self.i2t.shape[1])
 
     @property
     def depth_images(self) -> int:
-        return self.t2i.shape[1]
+        return int(self.t2i.shape[1])
 
     def save(self, path: Path) -> None:
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}

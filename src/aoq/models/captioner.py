@@ -31,8 +31,8 @@ class AdditiveAttention(nn.Module):
         """The attended encoder state. (B, W)"""
         from_hidden = hidden @ self.hidden.weight[:, states.shape[-1] :].T  # (B, W)
         scores = self.score(torch.tanh(prepared + from_hidden[:, None]))  # (B, R, 1)
-        attended = scores.softmax(dim=1).transpose(1, 2) @ states  # (B, 1, W)
-        return attended[:, 0]
+        weights: Tensor = scores.softmax(dim=1)
+        return (weights.transpose(1, 2) @ states)[:, 0]
 
 
 class CaptionModel(nn.Module):
@@ -69,7 +69,8 @@ class CaptionModel(nn.Module):
             attended = self.attention(states, prepared, hidden)
             hidden = self.decoder(self.dropout(torch.cat([words, attended], dim=1)), hidden)
             hiddens.append(hidden)
-        return self.output(torch.stack(hiddens, dim=1))
+        logits: Tensor = self.output(torch.stack(hiddens, dim=1))
+        return logits
 
     def forward(self, regions: Tensor, texts: Texts) -> Tensor:
         """Negative log-likelihood of the captions, summed, divided by the batch size."""

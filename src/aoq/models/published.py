@@ -42,8 +42,9 @@ def our_name(model: str, published: str) -> str:
         if match:
             groups = match.groups()
             layer = int(groups[0]) - 1 if "{layer}" in ours else None
-            return ours.format(layer=layer, name=groups[-1] if groups else "") + (
-                published[match.end() :]
+            return (
+                ours.format(layer=layer, name=groups[-1] if groups else "")
+                + (published[match.end() :])
             )
     raise KeyError(f"{published} is not a parameter of the published {model}")
 

@@ -6,7 +6,6 @@ the *region* axis, and the Flickr30K variant skips the first of them and ends in
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -38,8 +37,9 @@ class RegionGraph(nn.Module):
     def forward(self, regions: Tensor) -> Tensor:
         n_regions = regions.shape[1]
         affinity = self.theta(regions) @ self.phi(regions).transpose(1, 2) / n_regions  # (B, R, R)
-        mixed = self.output(affinity @ self.value(regions))  # (B, R, D)
-        return regions + self.norm(mixed.flatten(0, 1)).view_as(mixed)
+        mixed: Tensor = self.output(affinity @ self.value(regions))  # (B, R, D)
+        change: Tensor = self.norm(mixed.flatten(0, 1))
+        return regions + change.view_as(mixed)
 
 
 class VSRNImageEncoder(nn.Module):

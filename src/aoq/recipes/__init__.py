@@ -94,9 +94,8 @@ def _build(kind: type[Any], table: dict[str, Any], *, where: str, default: Any =
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise UserError(f"{place} is {value!r}; expected a table [{key}].")
-            changes[key] = _build(
-                typing.cast(type[Any], hints[key]), value, where=place, default=getattr(start, key)
-            )
+            nested = typing.cast("type[Any]", hints[key])
+            changes[key] = _build(nested, value, where=place, default=getattr(start, key))
         else:
             changes[key] = _checked(hints[key], value, where=place)
     return dataclasses.replace(start, **changes)

@@ -56,9 +56,7 @@ def save_trainer(
         torch.save(content, temporary)
 
 
-def load_trainer(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> TrainerState:
+def load_trainer(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainerState:
     """Put a saved state back; a fresh state where nothing has been saved."""
     if not path.is_file():
         return TrainerState()

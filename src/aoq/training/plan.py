@@ -77,7 +77,7 @@ def make_plan(recipe: Recipe) -> Plan:
         lists, data.train.dataset.positives, config=recipe.sampling, seed=recipe.seed
     )
     parameters = count_parameters(model)
-    plan = Plan(
+    return Plan(
         parameters=parameters,
         round_one=_time_round(model, data, recipe.round_one, sampler),
         mining_seconds=_time_mining(model, data),
@@ -87,7 +87,6 @@ def make_plan(recipe: Recipe) -> Plan:
         + sum(array.nbytes for array in (lists.i2t, lists.i2t_scores, lists.t2i, lists.t2i_scores)),
         memory_bytes=_peak_memory(),
     )
-    return plan
 
 
 def _time_round(
@@ -108,7 +107,7 @@ def _time_round(
             step=step,
         )
         optimizer.zero_grad(set_to_none=True)
-        step_loss(model, batch, settings.loss).total.backward()
+        step_loss(model, batch, settings.loss).total.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         seconds.append(time.perf_counter() - started)
     steps = settings.epochs * -(-len(pairs) // settings.batch_size)

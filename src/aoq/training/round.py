@@ -55,7 +55,7 @@ class Round:
         self.seed = seed
         self.label = label
         self.log = EventLog(run.events)
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
         self.state = load_trainer(run.trainer, model, self.optimizer)
 
     @property
@@ -121,7 +121,7 @@ class Round:
         loss = step_loss(self.model, batch, loss_config)
         terms = self._finite_terms(loss, pair_ids, epoch=epoch, step=step)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.total.backward()
+        loss.total.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         self.optimizer.step()
         return terms
@@ -143,7 +143,9 @@ class Round:
         """Note the validation, keep the model if it is the best, save the state."""
         epoch = self.state.epoch
         score = metrics.rsum if self.settings.select_by == "rsum" else metrics.r1_r5
-        best = score > self.state.best
+        if self.settings.warming_up(epoch):
+            score = -math.inf  # kept only until the loss itself has had an epoch
+        best = score > self.state.best or self.state.best_epoch < 0
         self.state = TrainerState(
             epoch=epoch + 1,
             best=max(score, self.state.best),

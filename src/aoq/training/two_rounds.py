@@ -155,9 +155,7 @@ def mine_run(run: Path, out: Path, *, data: Path | None = None) -> CandidateList
         encode_dataset(trained.model, collator, description="encode the training set"),
         dataset.positives,
         config=trained.recipe.mining,
-        provenance=Provenance(
-            teacher=hash_file(RunDirectory(run).model), data=dataset.fingerprint
-        ),
+        provenance=Provenance(teacher=hash_file(RunDirectory(run).model), data=dataset.fingerprint),
     )
     lists.save(out)
     seconds = time.monotonic() - started

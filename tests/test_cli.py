@@ -1,0 +1,157 @@
+"""The command as people use it: a process, its output and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from aoq.recipes import save_recipe
+from tests.training.test_round import small_recipe
+
+
+def aoq(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "aoq", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+    )
+
+
+@pytest.fixture
+def recipe_file(tmp_path, precomp):
+    save_recipe(small_recipe(precomp), tmp_path / "recipe.toml")
+    return tmp_path / "recipe.toml"
+
+
+def test_help_names_every_command_and_costs_less_than_half_a_second_of_cpu():
+    before = os.times()
+    done = aoq("--help")
+    after = os.times()
+    assert done.returncode == 0
+    for command in ("demo", "data", "train", "mine", "run", "evaluate"):
+        assert command in done.stdout
+    cpu = after.children_user + after.children_system
+    cpu -= before.children_user + before.children_system
+    assert cpu < 0.5
+
+
+def test_importing_the_library_or_the_command_does_not_import_torch():
+    code = "import sys, aoq, aoq.cli, aoq.config, aoq.recipes; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["data", "build"], ["data", "check"], ["train"], ["mine"], ["run"], ["evaluate"], ["demo"]],
+)
+def test_every_command_explains_itself(command):
+    done = aoq(*command, "--help")
+    assert done.returncode == 0
+    assert "Usage: aoq" in done.stdout
+
+
+def test_settings_carry_their_explanation_and_their_choices():
+    text = " ".join(aoq("run", "--help").stdout.replace("│", " ").split())
+    assert "--round-two.loss.alpha" in text
+    assert "Width of the joint space" in text
+    assert "choices: standard, online, off_tri, off_quin, adap_off_quin" in text
+
+
+def test_train_mine_run_and_evaluate_work_from_the_shell(tmp_path, recipe_file):
+    assert aoq("train", recipe_file, "--out", tmp_path / "one").returncode == 0
+    mined = aoq("mine", tmp_path / "one")
+    assert mined.returncode == 0
+    assert "55 texts for each of 12 images" in mined.stderr
+    lists = tmp_path / "one" / "candidates.safetensors"
+    two = aoq(
+        "train", recipe_file, "--round", "two", "--candidates", lists, "--out", tmp_path / "two"
+    )
+    assert two.returncode == 0
+    run = aoq("run", recipe_file, "--out", tmp_path / "run")
+    assert run.returncode == 0
+    assert "rsum" in run.stdout
+    judged = aoq("evaluate", tmp_path / "two", "--json")
+    other = aoq("evaluate", tmp_path / "run" / "round-two", "--json", "--block-size", 3)
+    assert json.loads(judged.stdout) == json.loads(other.stdout)
+
+
+def test_flags_override_the_recipe_and_are_stored_with_the_run(tmp_path, recipe_file):
+    done = aoq(
+        *("train", recipe_file, "--out", tmp_path / "run"),
+        *("--round-one.epochs", 1, "--round-one.loss.margin-online", 0.3, "--seed", 7),
+    )
+    assert done.returncode == 0
+    stored = (tmp_path / "run" / "config.toml").read_text()
+    assert "seed = 7" in stored
+    assert "epochs = 1" in stored
+    assert "margin_online = 0.3" in stored
+    assert 'name = "adap_off_quin"' in stored
+
+
+def test_a_plan_prints_steps_time_disk_and_memory_and_writes_nothing(tmp_path, recipe_file):
+    done = aoq("run", recipe_file, "--out", tmp_path / "run", "--plan")
+    assert done.returncode == 0
+    assert "12 steps" in done.stdout
+    for word in ("round one", "mining", "round two", "time in all", "disk", "memory"):
+        assert word in done.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_is_overwritten_without_force(tmp_path, recipe_file):
+    aoq("train", recipe_file, "--out", tmp_path / "run", "--round-one.epochs", 1)
+    aoq("mine", tmp_path / "run")
+    again = aoq("mine", tmp_path / "run")
+    assert again.returncode == 2
+    assert "add --force" in again.stderr
+    assert aoq("mine", tmp_path / "run", "--force").returncode == 0
+    other = aoq("train", recipe_file, "--out", tmp_path / "run")
+    assert other.returncode == 2
+    assert "other settings" in other.stderr
+    forced = aoq("train", recipe_file, "--out", tmp_path / "run", "--force")
+    assert forced.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run"], "RECIPE"),
+        (["run", "nowhere", "--out", "run"], "no recipe 'nowhere'"),
+        (["run", "scenes-tiny", "--out", "run"], "add --data"),
+        (["run", "scenes-tiny", "--out", "run", "--data", "missing"], "missing is no folder"),
+        (["run", "scenes-tiny", "--out", "run", "--seed", "x"], "--seed"),
+        (["run", "scenes-tiny", "--out", "run", "--round-one.epochs", "0"], "at least 1"),
+        (["run", "scenes-tiny", "--out", "run", "--widht", "3"], "--widht"),
+        (["evaluate", "missing"], "holds no trained model"),
+        (["mine", "missing"], "holds no trained model"),
+        (["data", "check", "missing"], "missing is no folder"),
+        (["data", "build", "missing.csv", "--out", "out"], "missing.csv"),
+        (["data", "build", "scenes", "--size", "giant", "--out", "out"], "giant"),
+        (["demo", "--size", "giant", "--out", "out"], "giant"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)
+def test_a_mistake_is_one_sentence_exit_code_2_and_nothing_written(tmp_path, arguments, sentence):
+    done = aoq(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_features_stop_a_run_before_anything_is_written(tmp_path, recipe_file, precomp):
+    import numpy as np
+
+    features = np.load(precomp / "train_ims.npy")
+    features[3, 1, 2] = np.nan
+    np.save(precomp / "train_ims.npy", features)
+    done = aoq("run", recipe_file, "--out", tmp_path / "run")
+    assert done.returncode == 2
+    assert "train_ims.npy, image row 3" in done.stderr
+    assert not (tmp_path / "run").exists()
