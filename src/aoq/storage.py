@@ -48,6 +48,15 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process had begun to write in `folder`."""
+    for leftover in folder.glob(".*.part"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+
+
 def write_text(path: Path, text: str) -> None:
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -38,29 +38,36 @@ def all_texts(arrays: Golden) -> Texts:
     return Texts(arrays["in.captions"], arrays["in.lengths"])
 
 
-def pair_batch(arrays: Golden, images: torch.Tensor, captions: torch.Tensor) -> PairBatch:
+def pair_batch(
+    arrays: Golden, images: torch.Tensor, captions: torch.Tensor, *, dtype: torch.dtype
+) -> PairBatch:
     tokens, lengths = arrays["in.captions"][captions], arrays["in.lengths"][captions]
     return PairBatch(
         image_ids=images.numpy(),
         text_ids=captions.numpy(),
-        regions=arrays["in.images"][images],
+        regions=arrays["in.images"][images].to(dtype),
         texts=Texts(tokens[:, : int(lengths.max())], lengths),
     )
 
 
-def step_batch(arrays: Golden) -> StepBatch:
+def step_batch(arrays: Golden, *, dtype: torch.dtype) -> StepBatch:
     rows = arrays["pair.caption_rows"]
+
+    def pairs(images: torch.Tensor, captions: torch.Tensor) -> PairBatch:
+        return pair_batch(arrays, images, captions, dtype=dtype)
+
     return StepBatch(
-        pairs=pair_batch(arrays, torch.arange(len(rows)), rows),
+        pairs=pairs(torch.arange(len(rows)), rows),
         negatives=~torch.eye(len(rows), dtype=torch.bool),
-        offline=pair_batch(arrays, arrays["off.image_rows"], arrays["off.caption_rows"]),
-        partners=pair_batch(arrays, arrays["off2.image_rows"], arrays["off2.caption_rows"]),
+        offline=pairs(arrays["off.image_rows"], arrays["off.caption_rows"]),
+        partners=pairs(arrays["off2.image_rows"], arrays["off2.caption_rows"]),
     )
 
 
 def published_step(model: VSRN, arrays: Golden) -> LossTerms:
     """The loss of the golden step, whose caption labels are not the batch's own texts."""
-    scores, images = score_batch(model, step_batch(arrays))
+    dtype = next(model.parameters()).dtype
+    scores, images = score_batch(model, step_batch(arrays, dtype=dtype))
     terms = compute_loss(scores, LossConfig(name="adap_off_quin")).terms
     labels = arrays["caption.labels"]
     texts = Texts(labels, (labels != 0).sum(dim=1))
@@ -124,8 +131,13 @@ def test_caption_loss_is_that_of_the_published_program(golden, variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_whole_step_gives_the_published_losses_and_gradients(golden, variant):
+    """In double precision, so that what is left is the rounding of the published program.
+
+    Batch norms over so few images magnify it: exact gradients differ from its float32 ones by up
+    to 5e-5 where the largest are about 9.
+    """
     arrays = golden(f"vsrn_{variant}")
-    model = published_model(arrays, variant).train()
+    model = published_model(arrays, variant).train().double()
     loss = published_step(model, arrays)
     caption = loss.terms["caption"]
     close(caption, arrays["step.caption_loss"])
@@ -133,7 +145,7 @@ def test_one_whole_step_gives_the_published_losses_and_gradients(golden, variant
     loss.total.backward()
     gradients = {name: value.grad for name, value in model.named_parameters()}
     for name, expected in from_published("vsrn", arrays.below("step.grad.")).items():
-        close(gradients[name], expected, atol=5e-5)
+        close(gradients[name], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -1,15 +1,16 @@
 """VSRN's caption model: writes the caption from the region states, with teacher forcing.
 
-The published decoder runs `max_words` steps one word at a time. Here the part of the attention
-that does not depend on the decoder's state, and the projection to the vocabulary, are one matrix
-product each for all steps, and decoding ends with the longest caption of the batch.
+The published decoder does everything one word at a time, for `max_words` steps. Here what does not
+depend on the decoder's state (its half of the attention, the words' share of the gates, the
+projection to the vocabulary) is one matrix product for all steps, and decoding ends with the
+longest caption of the batch.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 
 from aoq.types import Texts
 
@@ -25,11 +26,11 @@ class AdditiveAttention(nn.Module):
     def prepare(self, states: Tensor) -> Tensor:
         """The half of the first layer that reads the encoder states, once for all steps."""
         width = states.shape[-1]
-        return nn.functional.linear(states, self.hidden.weight[:, :width], self.hidden.bias)
+        return linear(states, self.hidden.weight[:, :width], self.hidden.bias)
 
     def forward(self, states: Tensor, prepared: Tensor, hidden: Tensor) -> Tensor:
         """The attended encoder state. (B, W)"""
-        from_hidden = hidden @ self.hidden.weight[:, states.shape[-1] :].T  # (B, W)
+        from_hidden = linear(hidden, self.hidden.weight[:, states.shape[-1] :])  # (B, W)
         scores = self.score(torch.tanh(prepared + from_hidden[:, None]))  # (B, R, 1)
         weights: Tensor = scores.softmax(dim=1)
         return (weights.transpose(1, 2) @ states)[:, 0]
@@ -64,10 +65,15 @@ class CaptionModel(nn.Module):
         """Scores of the next word after each word of `labels`. (B, T, V)"""
         states, last = self.encoder(self.dropout(self.projection(regions)))
         prepared, hidden = self.attention.prepare(states), last[0]
+        words = self.dropout(self.embedding(labels))
+        gru, word_width = self.decoder, words.shape[-1]
+        from_words = linear(words, gru.weight_ih[:, :word_width], gru.bias_ih)  # (B, T, 3 W)
+        from_attention = gru.weight_ih[:, word_width:]
         hiddens = []
-        for words in self.embedding(labels).unbind(dim=1):
-            attended = self.attention(states, prepared, hidden)
-            hidden = self.decoder(self.dropout(torch.cat([words, attended], dim=1)), hidden)
+        for of_word in from_words.unbind(dim=1):
+            attended = self.dropout(self.attention(states, prepared, hidden))
+            inputs = of_word + linear(attended, from_attention)
+            hidden = _gru_step(inputs, linear(hidden, gru.weight_hh, gru.bias_hh), hidden)
             hiddens.append(hidden)
         logits: Tensor = self.output(torch.stack(hiddens, dim=1))
         return logits
@@ -78,6 +84,14 @@ class CaptionModel(nn.Module):
         logits = self.logits(regions, labels[:, :-1])
         losses = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), reduction="none")
         return (losses * mask[:, 1:].flatten()).sum() / len(labels)
+
+
+def _gru_step(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
+    """The GRU's update from what the input and the last state give its three gates. (B, W)"""
+    width = hidden.shape[-1]
+    reset, update = (inputs + recurrent)[:, : 2 * width].sigmoid().chunk(2, dim=1)
+    proposal = torch.tanh(inputs[:, 2 * width :] + reset * recurrent[:, 2 * width :])
+    return torch.lerp(proposal, hidden, update)
 
 
 def caption_labels(texts: Texts, *, max_words: int) -> tuple[Tensor, Tensor]:

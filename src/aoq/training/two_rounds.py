@@ -29,7 +29,13 @@ from aoq.randomness import seed_torch
 from aoq.recipes import load_recipe, save_recipe
 from aoq.sampling import OfflineSampler
 from aoq.scoring.blocks import encode_dataset
-from aoq.storage import RunDirectory, append_json_line, hash_file, read_json_lines
+from aoq.storage import (
+    RunDirectory,
+    append_json_line,
+    hash_file,
+    read_json_lines,
+    remove_leftovers,
+)
 from aoq.training.checkpoint import TrainerState, load_run
 from aoq.training.round import Round
 
@@ -85,6 +91,7 @@ def prepare_run(path: Path, recipe: Recipe) -> RunDirectory:
     else:
         path.mkdir(parents=True, exist_ok=True)
         save_recipe(recipe, run.config)
+    remove_leftovers(path)
     return run
 
 

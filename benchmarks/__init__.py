@@ -1,0 +1,1 @@
+"""Speed and memory against stated baselines: same data, same run, interleaved repeats."""

@@ -1,0 +1,97 @@
+"""Times two ways of doing the same thing, turn by turn, and measures the memory of each.
+
+A shared machine is noisy: absolute seconds mean little, the ratio of medians of interleaved
+repeats means something. Memory is the peak of a fresh process that does nothing else, less what
+the process held before it began.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import platform
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+Task = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A task, the baseline it is held against, and how to set both up.
+
+    `setup` is called once a process and returns the two tasks, ours first.
+    """
+
+    name: str
+    what: str
+    baseline: str
+    setup: Callable[[], tuple[Task, Task]]
+    repeats: int = 7
+
+    def run(self) -> dict[str, Any]:
+        tasks = self.setup()
+        for task in tasks:
+            task()
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for _ in range(self.repeats):
+            for task, times in zip(tasks, seconds, strict=True):
+                started = time.perf_counter()
+                task()
+                times.append(time.perf_counter() - started)
+        ours, baseline = median(seconds[0]), median(seconds[1])
+        return {
+            "name": self.name,
+            "what": self.what,
+            "baseline": self.baseline,
+            "repeats": self.repeats,
+            "seconds": round(ours, 5),
+            "baseline_seconds": round(baseline, 5),
+            "times_faster": round(baseline / ours, 2),
+            "peak_mib": self.peak_memory(0),
+            "baseline_peak_mib": self.peak_memory(1),
+        }
+
+    def peak_memory(self, which: int) -> float:
+        """Peak memory of one task in MiB, in a process of its own."""
+        context = multiprocessing.get_context("spawn")
+        queue: multiprocessing.Queue[float] = context.Queue()
+        process = context.Process(target=_measure, args=(self.setup, which, queue))
+        process.start()
+        peak = queue.get()
+        process.join()
+        return round(peak, 1)
+
+
+def _measure(
+    setup: Callable[[], tuple[Task, Task]], which: int, queue: multiprocessing.Queue[float]
+) -> None:
+    task = setup()[which]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    task()
+    queue.put((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def save(name: str, results: list[dict[str, Any]]) -> Path:
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine(), "results": results}, indent=2) + "\n")
+    return path

@@ -1,0 +1,94 @@
+"""The main job, from drawn pictures to the report, and after a kill."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from aoq.experiments.demo import SETTINGS, run_demo
+from aoq.mining.candidates import CandidateLists
+from aoq.recipes import save_recipe
+from aoq.storage import RunDirectory, read_json_lines
+from aoq.training.two_rounds import run_recipe, stored_result
+from tests.training.test_round import assert_same_weights, small_recipe
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def test_the_demo_goes_from_pictures_to_a_report_and_can_be_continued(tmp_path, capsys):
+    out = tmp_path / "demo"
+    report = run_demo(out, size="tiny")
+    table = capsys.readouterr().out
+    results = {}
+    for title, loss in SETTINGS.items():
+        assert title in table
+        results[title] = stored_result(out / loss.replace("_", "-"), split="test")
+    assert all(0 < result["rsum"] <= 600 for result in results.values())
+    CandidateLists.load(RunDirectory(out).candidates)
+
+    page = report.read_text()
+    for title, result in results.items():
+        assert title in page
+        assert f"{result['rsum']:.1f}" in page
+    assert page.count('src="data:image/jpeg;base64,') >= 12
+    assert "<svg" in page
+    assert not re.search(r'(?:src|href)="(?!data:)', page), "the page loads something from outside"
+
+    (out / "report.html").unlink()
+    models = {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")}
+    assert run_demo(out, size="tiny").is_file()
+    assert models == {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")}
+
+
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_a_run_killed_without_warning_continues_to_the_same_weights(tmp_path, precomp, epochs):
+    """SIGKILL after one epoch of round one, and after the first of round two."""
+    recipe = small_recipe(precomp)
+    save_recipe(recipe, tmp_path / "recipe.toml")
+    command = [sys.executable, "-m", "aoq", "run", tmp_path / "recipe.toml", "--out"]
+    out = tmp_path / "killed"
+    process = subprocess.Popen([*command, out], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and validations_in(out) < epochs:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+    continued = subprocess.run([*command, out], capture_output=True, text=True, check=False)
+    assert continued.returncode == 0, continued.stderr
+    run_recipe(tmp_path / "whole", recipe)
+    for name in ("round-one", "round-two"):
+        assert_same_weights(tmp_path / "whole" / name, out / name)
+    assert not list(out.rglob("*.part"))
+
+
+def validations_in(out: Path) -> int:
+    logs = out.rglob("events.jsonl")
+    return sum(line["event"] == "validation" for log in logs for line in read_json_lines(log))
+
+
+def test_the_library_use_of_the_readme_works(tmp_path):
+    code = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)[0]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    evaluated, stored = map(float, done.stdout.split())
+    assert evaluated == pytest.approx(stored, abs=1e-3)
+
+
+def test_events_are_json_lines_with_time_and_kind(tmp_path, precomp):
+    run_recipe(tmp_path / "run", small_recipe(precomp))
+    for log in (tmp_path / "run").rglob("events.jsonl"):
+        for line in log.read_text().splitlines():
+            event = json.loads(line)
+            assert event["time"] > 0
+            assert event["event"] in {"start", "epoch", "validation", "mined"}
