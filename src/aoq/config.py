@@ -7,6 +7,7 @@ paper's. A run stores the resolved tree, so that it can be repeated from its own
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from aoq.errors import UserError
@@ -195,8 +196,10 @@ class Recipe:
     )
 
     def resolved(self) -> Recipe:
-        """This recipe with `behaviour` spelled out in the fields it stands for."""
-        return self if self.behaviour == "paper" else _as_published(self)
+        """This recipe with `behaviour` spelled out and the data set where any folder finds it."""
+        data = str(Path(self.data).absolute()) if self.data else ""
+        recipe = replace(self, data=data)
+        return recipe if self.behaviour == "paper" else _as_published(recipe)
 
     def with_loss(self, name: LossName) -> Recipe:
         """The same recipe with another loss in round two."""

@@ -19,6 +19,8 @@ from typing import Any
 
 from aoq.errors import UserError
 
+EVENTS = "events.jsonl"
+
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
@@ -114,7 +116,7 @@ class RunDirectory:
 
     @property
     def events(self) -> Path:
-        return self.path / "events.jsonl"
+        return self.path / EVENTS
 
     @property
     def results(self) -> Path:

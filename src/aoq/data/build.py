@@ -3,12 +3,14 @@
 dataset.json            what it is, which network made the features, a hash of every file
 train.json              images, captions and the pairs among them, in the order of the rows
 train.features.npy      (N, 36, 1280) float16; the same two files for dev and test
+events.jsonl            when it was built, and how long that took
 source/                 pictures and captions, where the data set was generated
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
@@ -19,8 +21,15 @@ from aoq.data.dataset import MANIFEST, VERSION
 from aoq.data.extract import EfficientNetLite, cache_features, write_features
 from aoq.data.formats import Record, raise_problems, read_records
 from aoq.errors import UserError
-from aoq.progress import progress_bar
-from aoq.storage import atomic_folder, hash_file, refuse_existing, write_json, write_text
+from aoq.progress import EventLog, progress_bar
+from aoq.storage import (
+    EVENTS,
+    atomic_folder,
+    hash_file,
+    refuse_existing,
+    write_json,
+    write_text,
+)
 from aoq.types import SPLITS
 
 
@@ -94,6 +103,7 @@ def _new_folder(folder: Path, *, force: bool) -> Iterator[Path]:
 
 
 def _fill(folder: Path, records: Sequence[Record], *, name: str) -> None:
+    started = time.monotonic()
     places = cache_features([record.picture for record in records])
     stored = {record.image_id: place for record, place in zip(records, places, strict=True)}
     splits: dict[str, Any] = {}
@@ -118,6 +128,8 @@ def _fill(folder: Path, records: Sequence[Record], *, name: str) -> None:
         "splits": splits,
     }
     write_json(folder / MANIFEST, manifest)
+    seconds = round(time.monotonic() - started, 2)
+    EventLog(folder / EVENTS).write("built", pictures=len(records), seconds=seconds)
 
 
 def _listing(records: Sequence[Record], folder: Path) -> dict[str, Any]:

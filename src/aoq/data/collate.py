@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from aoq.data.dataset import PairDataset
-from aoq.data.vocabulary import PAD, Vocabulary
+from aoq.data.vocabulary import PAD, UNKNOWN, Vocabulary
 from aoq.types import Ids, PairBatch, Texts
 
 
@@ -22,6 +22,13 @@ class Collator:
         self._tokens = [
             np.asarray(vocabulary.encode(caption), dtype=np.int64) for caption in dataset.captions
         ]
+
+    def unknown_texts(self) -> Ids:
+        """The texts without a single word of the vocabulary."""
+        return np.array(
+            [i for i, words in enumerate(self._tokens) if (words[1:-1] == UNKNOWN).all()],
+            dtype=np.int64,
+        )
 
     def regions(self, image_ids: Ids) -> Tensor:
         """Features of some images, read from the memory-mapped file. (B, R, F)"""

@@ -54,7 +54,7 @@ def run_demo(out: Path, *, size: str = "small", seed: int = 0, force: bool = Fal
         raise UserError(f"there is no size {size!r}; choose one of: {', '.join(SIZES)}.")
     if force:
         refuse_existing(out, force=True)
-    data_folder = out / "data"
+    data_folder = out / f"scenes-{size}"
     recipe = demo_recipe(data=data_folder, size=size, seed=seed)
     prepare_run(out, recipe)
     if not (data_folder / MANIFEST).exists():
@@ -81,11 +81,11 @@ def run_demo(out: Path, *, size: str = "small", seed: int = 0, force: bool = Fal
     run_side_by_side(list(jobs.values()))
     settings = [Setting.read(title, job.folder) for title, job in jobs.items()]
     report = write_report(run, settings)
-    _conclude(out, settings, report=report, seconds=time.monotonic() - started)
+    _conclude(data_folder, settings, report=report, seconds=time.monotonic() - started)
     return report
 
 
-def _conclude(out: Path, settings: list[Setting], *, report: Path, seconds: float) -> None:
+def _conclude(data: Path, settings: list[Setting], *, report: Path, seconds: float) -> None:
     """The table on standard output, and where to look further."""
     rows = {setting.title: setting.result for setting in settings}
     Console().print(metrics_table(rows, title="Test split, best epoch on dev, one seed"))
@@ -94,5 +94,5 @@ def _conclude(out: Path, settings: list[Setting], *, report: Path, seconds: floa
     say("to look further:")
     say(f"  aoq evaluate {best.folder} --split dev     the best setting on another split")
     say(f"  aoq mine {best.folder}     mine again, with the better model")
-    say(f"  aoq run scenes-small --data {out / 'data'} --out runs/mine --seed 1     another seed")
-    say(f"  aoq data check {out / 'data'}     what the data set holds")
+    say(f"  aoq run scenes-small --data {data} --out runs/mine --seed 1     another seed")
+    say(f"  aoq data check {data}     what the data set holds")

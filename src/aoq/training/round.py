@@ -95,15 +95,15 @@ class Round:
                 self.state = replace(self.state, step=step + 1)
                 if (step + 1) % self.settings.checkpoint_every == 0:
                     save_trainer(self.run.trainer, self.model, self.optimizer, self.state)
-                update(note=f"loss {sum(terms.values()) / len(batches[step]):.3f}")
-        n_pairs = sum(len(batch) for batch in batches[first:])
+                update(note=f"loss {sum(terms.values()):.2f}")
+        n_steps = len(batches) - first
         self.log.write(
             "epoch",
             epoch=epoch + 1,
             learning_rate=self.settings.learning_rate_at(epoch),
             seconds=round(time.monotonic() - started, 2),
-            steps=len(batches) - first,
-            loss={name: round(value / max(n_pairs, 1), 5) for name, value in sums.items()},
+            steps=n_steps,
+            loss={name: round(value / max(n_steps, 1), 5) for name, value in sums.items()},
         )
 
     def _step(self, pair_ids: Ids, *, epoch: int, step: int) -> dict[str, float]:

@@ -30,6 +30,7 @@ from aoq.recipes import load_recipe, save_recipe
 from aoq.sampling import OfflineSampler
 from aoq.scoring.blocks import encode_dataset
 from aoq.storage import (
+    EVENTS,
     RunDirectory,
     append_json_line,
     hash_file,
@@ -71,10 +72,23 @@ def open_training_data(recipe: Recipe) -> TrainingData:
         warn(warning)
     vocabulary = Vocabulary.build(training_captions(folder), min_count=recipe.min_word_count)
     return TrainingData(
-        train=Collator(open_dataset(folder, "train"), vocabulary, device=device),
-        dev=Collator(open_dataset(folder, "dev"), vocabulary, device=device),
+        train=_open_split(folder, "train", vocabulary, device=device),
+        dev=_open_split(folder, "dev", vocabulary, device=device),
         vocabulary=vocabulary,
     )
+
+
+def _open_split(folder: Path, split: str, vocabulary: Vocabulary, *, device: str) -> Collator:
+    """One split as batches; says so where captions hold no word that the model will know."""
+    collator = Collator(open_dataset(folder, split), vocabulary, device=device)
+    unknown = collator.unknown_texts()
+    if len(unknown):
+        example = collator.dataset.captions[unknown[0]]
+        warn(
+            f"{folder}: {len(unknown):,} {split} captions are made of unknown words only, such as "
+            f"{example!r}."
+        )
+    return collator
 
 
 def prepare_run(path: Path, recipe: Recipe) -> RunDirectory:
@@ -166,7 +180,7 @@ def mine_run(run: Path, out: Path, *, data: Path | None = None) -> CandidateList
     )
     lists.save(out)
     seconds = time.monotonic() - started
-    EventLog(out.parent / "events.jsonl").write(
+    EventLog(out.parent / EVENTS).write(
         "mined", seconds=round(seconds, 2), i2t=lists.i2t.shape, t2i=lists.t2i.shape
     )
     say(
@@ -184,11 +198,14 @@ def evaluate_run(
     dataset = open_dataset(data or Path(trained.recipe.data), split)
     trained.require_width(dataset.features.shape[2], source=dataset.name)
     collator = Collator(dataset, trained.vocabulary, device=default_device())
+    started = time.monotonic()
     metrics = evaluate(trained.model, collator, block_size=block_size)
+    directory = RunDirectory(run)
     append_json_line(
-        RunDirectory(run).results,
-        {"split": split, "data": dataset.fingerprint, **metrics.as_dict()},
+        directory.results, {"split": split, "data": dataset.fingerprint, **metrics.as_dict()}
     )
+    seconds = round(time.monotonic() - started, 2)
+    EventLog(directory.events).write("evaluated", split=split, seconds=seconds)
     return metrics
 
 
