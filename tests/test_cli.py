@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -127,6 +128,9 @@ def test_nothing_is_overwritten_without_force(tmp_path, recipe_file):
         (["run", "scenes-tiny", "--out", "run", "--seed", "x"], "--seed"),
         (["run", "scenes-tiny", "--out", "run", "--round-one.epochs", "0"], "at least 1"),
         (["run", "scenes-tiny", "--out", "run", "--widht", "3"], "--widht"),
+        (["run", "scenes-tiny", "--out", "run", "--seed", "-1"], "cannot be negative"),
+        (["run", "scenes-tiny", "--out", "run", "--behaviour", "best"], "--behaviour"),
+        (["evaluate", "missing", "--block-size", "0"], "--block-size"),
         (["evaluate", "missing"], "holds no trained model"),
         (["mine", "missing"], "holds no trained model"),
         (["data", "check", "missing"], "missing is no folder"),
@@ -143,6 +147,40 @@ def test_a_mistake_is_one_sentence_exit_code_2_and_nothing_written(tmp_path, arg
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_behaviour_gives_way_to_flags(tmp_path, recipe_file):
+    done = aoq(
+        *("train", recipe_file, "--out", tmp_path / "run", "--behaviour", "official"),
+        *("--round-one.epochs", 1, "--round-one.select-by", "rsum"),
+    )
+    assert done.returncode == 0
+    stored = (tmp_path / "run" / "config.toml").read_text()
+    assert 'behaviour = "official"' in stored
+    assert 'select_by = "rsum"' in stored
+
+
+def test_a_file_where_a_folder_should_go_is_one_sentence(tmp_path, recipe_file):
+    (tmp_path / "file").write_text("mine")
+    done = aoq("train", recipe_file, "--out", tmp_path / "file")
+    assert done.returncode == 2
+    assert str(tmp_path / "file") in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_interruption_from_the_keyboard_says_how_to_go_on(tmp_path, recipe_file):
+    command = [sys.executable, "-m", "aoq", "train", recipe_file, "--out", tmp_path / "run"]
+    process = subprocess.Popen(
+        [*command, "--round-one.epochs", "100000"], stderr=subprocess.PIPE, text=True
+    )
+    line = process.stderr.readline()
+    assert "epoch 1/100000" in line
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert rest.splitlines()[-1].startswith("error: interrupted; the same command continues")
+    assert "Traceback" not in rest
 
 
 def test_bad_features_stop_a_run_before_anything_is_written(tmp_path, recipe_file, precomp):

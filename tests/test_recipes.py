@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from aoq.config import LossConfig, Recipe, RoundConfig
+from aoq.config import LossConfig, Recipe, RoundConfig, as_published
 from aoq.errors import UserError
 from aoq.recipes import load_recipe, save_recipe, shipped_recipes
 
@@ -58,6 +58,11 @@ def test_a_table_keeps_the_defaults_of_its_round(tmp_path):
         ("[round_one]\nwarmup_epochs = 21", "less than epochs"),
         ("seed = ", "is no TOML file"),
         ('extends = "nothing-like-it"', "no recipe 'nothing-like-it'"),
+        ('extends = "bad"', "no recipe 'bad'"),
+        ("extends = 3", "extends is 3"),
+        ("seed = -1", "cannot be negative"),
+        ("[model]\ncaption_max_words = 1", "need 2"),
+        ("[round_one]\nvalidation_texts = 0", "at least 1"),
     ],
 )
 def test_a_bad_recipe_is_refused_with_a_sentence(tmp_path, text, sentence):
@@ -68,15 +73,31 @@ def test_a_bad_recipe_is_refused_with_a_sentence(tmp_path, text, sentence):
 
 
 def test_official_behaviour_spells_out_the_departures_of_the_published_program():
-    recipe = replace(Recipe(), behaviour="official").resolved()
+    recipe = as_published(Recipe())
     assert recipe.sampling.ranks == "coupled"
     assert not recipe.sampling.redraw
     assert (recipe.mining.depth_texts, recipe.mining.depth_images) == (2000, 400)
     for settings in (recipe.round_one, recipe.round_two):
-        assert settings.loss.diagonal_only
+        assert settings.diagonal_only
+        assert settings.validate_every == 1000
         assert settings.select_by == "r1+r5"
         assert settings.validation_texts == 5000
-    assert recipe.resolved() == recipe
+
+
+def test_a_behaviour_changes_the_defaults_and_never_what_the_recipe_states(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('behaviour = "official"\n[sampling]\nranks = "independent"\n')
+    recipe = load_recipe(path)
+    assert recipe.behaviour == "official"
+    assert recipe.sampling.ranks == "independent"
+    assert not recipe.sampling.redraw
+    assert load_recipe(path, behaviour="paper").sampling.redraw
+    save_recipe(recipe, tmp_path / "stored.toml")
+    assert load_recipe(tmp_path / "stored.toml") == recipe
+
+
+def test_a_data_set_is_found_from_any_folder():
+    assert Path(Recipe(data="somewhere").resolved().data).is_absolute()
     assert Recipe().resolved() == Recipe()
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, ArgumentCollection, CycloptsError, Group, Parameter
 from cyclopts.config import Dict
+from cyclopts.validators import Number
 
 from aoq import __version__
-from aoq.config import Recipe
+from aoq.config import BLOCK_SIZE, Behaviour, Recipe
 from aoq.errors import UserError
 
 app = App(
@@ -24,6 +27,7 @@ app = App(
     version=__version__,
     help="Train, mine and judge image-text matching models with offline hard negatives.",
     help_epilogue="New here: `aoq demo` does it all on an embedded data set in a few minutes.",
+    suppress_keyboard_interrupt=False,
 )
 data_app = App(name="data", help="Build and check data sets.")
 app.command(data_app)
@@ -35,21 +39,24 @@ _SETTINGS = Group(
 )
 Settings = Annotated[Recipe, Parameter(name="*", group=_SETTINGS)]
 _PAPER = Recipe()
-Force = Annotated[bool, Parameter(negative=())]
+Size = Literal["tiny", "small", "large"]
+Flag = Annotated[bool, Parameter(negative=())]
+Count = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def _recipe_under_flags(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Give every setting that no flag names the value it has in the recipe."""
     from aoq.recipes import load_recipe, recipe_as_dict
 
-    named = next((a for a in arguments if a.name == "RECIPE"), None)
-    if named is None:
+    given = {argument.name: argument.tokens for argument in arguments}
+    if not given.get("RECIPE"):
         return
-    source = named.tokens[0].value if named.tokens else ""
-    if source:
-        (command,) = commands
-        values = {command: recipe_as_dict(load_recipe(source))}
-        Dict(values, source=source)(app, commands, arguments)
+    source = given["RECIPE"][0].value
+    behaviours: dict[str, Behaviour] = {"paper": "paper", "official": "official"}
+    flag = given["--behaviour"][0].value if given["--behaviour"] else ""
+    (command,) = commands
+    values = {command: recipe_as_dict(load_recipe(source, behaviour=behaviours.get(flag)))}
+    Dict(values, source=source)(app, commands, arguments)
 
 
 app.config = (_recipe_under_flags,)
@@ -57,7 +64,7 @@ app.config = (_recipe_under_flags,)
 
 @app.command
 def demo(
-    *, out: Path = Path("runs/demo"), size: str = "small", seed: int = 0, force: Force = False
+    *, out: Path = Path("runs/demo"), size: Size = "small", seed: int = 0, force: Flag = False
 ) -> None:
     """Train four settings on the embedded data set, compare them and write a report.
 
@@ -69,15 +76,30 @@ def demo(
     out
         Folder of the demo's run.
     size
-        Size of the data set: tiny, small or large.
+        Size of the data set.
     seed
         Seed of the training.
     force
         Start anew where `out` exists.
     """
     from aoq.experiments.demo import run_demo
+    from aoq.progress import say
+    from aoq.storage import RunDirectory
 
-    run_demo(out, size=size, seed=seed, force=force)
+    settings = run_demo(out, size=size, seed=seed, force=force)
+    _print_metrics(
+        {setting.title: setting.result for setting in settings},
+        title="Test split, best epoch on dev, one seed",
+    )
+    say(f"the report: {RunDirectory(out).report}")
+    best = max(settings, key=lambda setting: float(setting.result["rsum"])).folder
+    data = out / f"scenes-{size}"
+    _next_steps(
+        f"aoq evaluate {best} --split dev",
+        f"aoq mine {best}",
+        f"aoq run scenes-small --data {data} --out runs/other --seed 1",
+        f"aoq data check {data}",
+    )
 
 
 @data_app.command
@@ -88,9 +110,9 @@ def build(
     out: Path,
     pictures: Path | None = None,
     splits: Path | None = None,
-    size: str = "small",
+    size: Size = "small",
     seed: int = 0,
-    force: Force = False,
+    force: Flag = False,
 ) -> None:
     """Build a data set: captions and region features of pictures.
 
@@ -106,9 +128,9 @@ def build(
     splits
         Folder with train.txt, dev.txt and test.txt, for Flickr token files.
     size
-        Of scenes: tiny, small or large.
+        Of scenes.
     seed
-        Of scenes, and of the split where the captions name none.
+        Of scenes.
     force
         Replace `out` if it exists.
     """
@@ -152,7 +174,7 @@ def train(
     out: Path,
     round: Literal["one", "two"] = "one",  # noqa: A002
     candidates: Path | None = None,
-    force: Force = False,
+    force: Flag = False,
     settings: Settings = _PAPER,
 ) -> None:
     """Train one round.
@@ -170,19 +192,24 @@ def train(
     force
         Start anew where `out` exists.
     """
-    from aoq.storage import refuse_existing
     from aoq.training.two_rounds import open_training_data, train_round
 
     data = open_training_data(settings)
-    if force:
-        refuse_existing(out, force=True)
-    train_round(out, settings, data, which=round, candidates=candidates)
+    train_round(out, settings, data, which=round, candidates=candidates, force=force)
     _next_steps(f"aoq evaluate {out}", f"aoq mine {out}")
 
 
 @app.command
 def mine(
-    run: Path, /, *, out: Path | None = None, data: Path | None = None, force: Force = False
+    run: Path,
+    /,
+    *,
+    out: Path | None = None,
+    data: Path | None = None,
+    depth_texts: Count | None = None,
+    depth_images: Count | None = None,
+    block_size: Count | None = None,
+    force: Flag = False,
 ) -> None:
     """Rank the whole training set with a trained model and keep the hardest negatives.
 
@@ -194,15 +221,27 @@ def mine(
         File to write; default: candidates.safetensors in `run`.
     data
         Data set to mine; default: the one the model was trained on.
+    depth_texts
+        Hardest texts kept for each image; default: as in the run's recipe.
+    depth_images
+        Hardest images kept for each text; default: as in the run's recipe.
+    block_size
+        Rows and columns of the score matrix in memory at a time; default: as in the recipe.
     force
         Replace `out` if it exists.
     """
-    from aoq.storage import RunDirectory, refuse_existing
+    from aoq.recipes import load_recipe
+    from aoq.storage import RunDirectory
     from aoq.training.two_rounds import mine_run
 
-    out = out or RunDirectory(run).candidates
-    refuse_existing(out, force=force)
-    mine_run(run, out, data=data)
+    directory = RunDirectory(run).require_trained()
+    out = out or directory.candidates
+    if out.is_dir() or (out.exists() and not force):
+        raise UserError(f"{out} exists already; name another file or add --force.")
+    flags = {"depth_texts": depth_texts, "depth_images": depth_images, "block_size": block_size}
+    changes = {name: value for name, value in flags.items() if value is not None}
+    config = replace(load_recipe(directory.config).mining, **changes)
+    mine_run(run, out, data=data, config=config)
 
 
 @app.command
@@ -211,8 +250,8 @@ def run(
     /,
     *,
     out: Path,
-    plan: Annotated[bool, Parameter(negative=())] = False,
-    force: Force = False,
+    plan: Flag = False,
+    force: Flag = False,
     settings: Settings = _PAPER,
 ) -> None:
     """Run a whole recipe: round one, mining, round two, evaluation.
@@ -228,7 +267,6 @@ def run(
     force
         Start anew where `out` exists.
     """
-    from aoq.storage import refuse_existing
     from aoq.training.two_rounds import ROUND_TWO, run_recipe
 
     if plan:
@@ -236,9 +274,7 @@ def run(
 
         _print_table(make_plan(settings).rows())
         return
-    if force:
-        refuse_existing(out, force=True)
-    _print_metrics({"round two": run_recipe(out, settings)})
+    _print_metrics({"round two": run_recipe(out, settings, force=force)})
     _next_steps(f"aoq evaluate {out / ROUND_TWO} --split dev")
 
 
@@ -249,7 +285,7 @@ def evaluate(
     *,
     split: str = "test",
     data: Path | None = None,
-    block_size: int = 1024,
+    block_size: Count = BLOCK_SIZE,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """Recalls, ranks and rsum of a trained model.
@@ -276,12 +312,12 @@ def evaluate(
         _print_metrics({split: metrics})
 
 
-def _print_metrics(rows: dict[str, dict[str, Any]]) -> None:
+def _print_metrics(rows: dict[str, dict[str, Any]], *, title: str | None = None) -> None:
     from rich.console import Console
 
     from aoq.experiments.tables import metrics_table
 
-    Console().print(metrics_table(rows))
+    Console().print(metrics_table(rows, title=title))
 
 
 def _print_table(rows: list[tuple[str, str]]) -> None:
@@ -309,11 +345,13 @@ def main() -> None:
         _fail(error.problems)
     except CycloptsError as error:
         _fail([f"{error} See `aoq --help`."])
+    except OSError as error:
+        _fail([f"{error.filename or 'a file'}: {error.strerror or error}."])
     except KeyboardInterrupt:
         _fail(["interrupted; the same command continues where it stopped."], code=130)
 
 
-def _fail(problems: Any, *, code: int = 2) -> None:
+def _fail(problems: Sequence[str], *, code: int = 2) -> None:
     for problem in problems:
         sys.stderr.write(f"error: {problem}\n")
     sys.exit(code)

@@ -15,6 +15,7 @@ from aoq.errors import UserError
 LossName = Literal["standard", "online", "off_tri", "off_quin", "adap_off_quin"]
 OFFLINE_LOSSES: frozenset[str] = frozenset({"off_tri", "off_quin", "adap_off_quin"})
 Behaviour = Literal["paper", "official"]
+BLOCK_SIZE = 1024
 
 
 def _require(condition: bool, sentence: str) -> None:
@@ -44,9 +45,13 @@ class ModelConfig:
     "Longer captions are cut for the caption loss."
 
     def __post_init__(self) -> None:
-        for name in ("joint_width", "word_width", "caption_width", "caption_max_words"):
+        for name in ("joint_width", "word_width", "caption_width"):
             value = getattr(self, name)
             _require(value >= 1, f"model.{name} is {value}; it has to be at least 1.")
+        _require(
+            self.caption_max_words >= 2,
+            f"model.caption_max_words is {self.caption_max_words}; <start> and <end> need 2.",
+        )
         _require(
             0 <= self.caption_dropout < 1,
             f"model.caption_dropout is {self.caption_dropout}; it has to lie in [0, 1).",
@@ -71,8 +76,6 @@ class LossConfig:
     "Smaller: the adaptive weight reacts more strongly to S_off - S_on."
     beta: float = 1.5
     "The adaptive weight where S_off = S_on."
-    diagonal_only: bool = False
-    "Count other positives in the batch as negatives, as the published program does."
 
     def __post_init__(self) -> None:
         _require(self.alpha > 0, f"loss.alpha is {self.alpha}; it has to be positive.")
@@ -101,17 +104,27 @@ class RoundConfig:
     "What the learning rate is divided by."
     clip_norm: float = 2.0
     "Largest norm of the whole gradient."
+    diagonal_only: bool = False
+    "Count other positives in the batch as negatives, as the published program does."
     select_by: Literal["rsum", "r1+r5"] = "rsum"
     "The validation figure that chooses the best epoch."
     validation_texts: int | None = None
     "Validate on the first so many dev captions only; none: on all."
+    validate_every: int | None = None
+    "Steps between two validations, besides the one after each epoch; none: that one only."
     checkpoint_every: int = 500
     "Steps between two saved states, besides the one after each epoch."
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "decay_after", "checkpoint_every"):
+        for name in (
+            "epochs",
+            "decay_after",
+            "checkpoint_every",
+            "validation_texts",
+            "validate_every",
+        ):
             value = getattr(self, name)
-            _require(value >= 1, f"{name} is {value}; it has to be at least 1.")
+            _require(value is None or value >= 1, f"{name} is {value}; it has to be at least 1.")
         _require(
             0 <= self.warmup_epochs < self.epochs,
             f"warmup_epochs is {self.warmup_epochs}; it has to be at least 0 and less than epochs.",
@@ -145,7 +158,7 @@ class MiningConfig:
     "Hardest texts kept for each image."
     depth_images: int = 60
     "Hardest images kept for each text."
-    block_size: int = 1024
+    block_size: int = BLOCK_SIZE
     "Rows and columns of the score matrix that are in memory at a time."
 
     def __post_init__(self) -> None:
@@ -182,7 +195,7 @@ class Recipe:
     data: str = ""
     "Folder of the data set: one that `aoq data build` wrote, or a SCAN precomp folder."
     behaviour: Behaviour = "paper"
-    "`official` switches to what the authors' program does where it departs from the paper."
+    "`official` starts from what the authors' program does where it departs from the paper."
     seed: int = 0
     "Weights, batch order, draws and dropout all follow from it."
     min_word_count: int = 4
@@ -195,11 +208,12 @@ class Recipe:
         default_factory=lambda: RoundConfig(loss=LossConfig(name="adap_off_quin"))
     )
 
+    def __post_init__(self) -> None:
+        _require(self.seed >= 0, f"seed is {self.seed}; it cannot be negative.")
+
     def resolved(self) -> Recipe:
-        """This recipe with `behaviour` spelled out and the data set where any folder finds it."""
-        data = str(Path(self.data).absolute()) if self.data else ""
-        recipe = replace(self, data=data)
-        return recipe if self.behaviour == "paper" else _as_published(recipe)
+        """This recipe with its data set named so that it is found from any folder."""
+        return replace(self, data=str(Path(self.data).absolute())) if self.data else self
 
     def with_loss(self, name: LossName) -> Recipe:
         """The same recipe with another loss in round two."""
@@ -207,15 +221,21 @@ class Recipe:
         return replace(self, round_two=replace(self.round_two, loss=loss))
 
 
-def _as_published(recipe: Recipe) -> Recipe:
+def as_published(recipe: Recipe) -> Recipe:
     """The departures of the authors' program that change results, and none of its defects."""
 
     def published_round(settings: RoundConfig) -> RoundConfig:
-        loss = replace(settings.loss, diagonal_only=True)
-        return replace(settings, loss=loss, select_by="r1+r5", validation_texts=5000)
+        return replace(
+            settings,
+            diagonal_only=True,
+            select_by="r1+r5",
+            validation_texts=5000,
+            validate_every=1000,
+        )
 
     return replace(
         recipe,
+        behaviour="official",
         round_one=published_round(recipe.round_one),
         round_two=published_round(recipe.round_two),
         mining=replace(recipe.mining, depth_texts=2000, depth_images=400),

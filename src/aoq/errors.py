@@ -8,6 +8,7 @@ Any other exception is a defect of ours.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 
 class UserError(Exception):
@@ -18,3 +19,12 @@ class UserError(Exception):
             raise ValueError("a UserError needs at least one sentence")
         self.problems: Sequence[str] = problems
         super().__init__("\n".join(problems))
+
+
+def require_packages(*names: str, extra: str) -> None:
+    """Refuse to start what will need packages of an extra that is not installed."""
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f'this needs {", ".join(missing)}; install it with pip install "aoq[{extra}]".'
+        )

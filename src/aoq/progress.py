@@ -30,6 +30,13 @@ from aoq.storage import append_json_line
 
 T = TypeVar("T")
 console = Console(stderr=True, highlight=False)
+_quiet = False
+
+
+def be_quiet() -> None:
+    """No bars and no warnings from this process: another one shows how far it is."""
+    global _quiet
+    _quiet = True
 
 
 class _RateColumn(ProgressColumn):
@@ -57,7 +64,7 @@ def progress_bar(description: str, *, total: int, unit: str) -> Iterator[Callabl
         TextColumn("[dim]{task.fields[note]}"),
         console=console,
         transient=True,
-        disable=not sys.stderr.isatty(),
+        disable=_quiet or not sys.stderr.isatty(),
     )
     with bar:
         task = bar.add_task(description, total=total, unit=unit, note="")
@@ -85,7 +92,8 @@ def say(message: str) -> None:
 
 def warn(message: str) -> None:
     """Something odd that does not stop the work."""
-    console.print(f"[yellow]warning:[/yellow] {escape(message)}", soft_wrap=True)
+    if not _quiet:
+        console.print(f"[yellow]warning:[/yellow] {escape(message)}", soft_wrap=True)
 
 
 class EventLog:

@@ -12,14 +12,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aoq.errors import UserError
 
+CONFIG = "config.toml"
 EVENTS = "events.jsonl"
+MANIFEST = "dataset.json"
+_LEFTOVER = ".{}.*.part"  # what `atomic_file` and `atomic_folder` write under, before they rename
 
 
 @contextmanager
@@ -41,6 +44,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A temporary folder to fill; it becomes `path` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path.parent, of=path.name)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
     try:
         yield temporary
@@ -50,9 +54,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process had begun to write in `folder`."""
-    for leftover in folder.glob(".*.part"):
+def remove_leftovers(folder: Path, *, of: str = "*") -> None:
+    """Remove what a killed process had begun to write in `folder`, under the name `of`."""
+    for leftover in folder.glob(_LEFTOVER.format(of)):
         if leftover.is_dir():
             shutil.rmtree(leftover)
         else:
@@ -69,17 +73,25 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_json_line(path: Path, value: dict[str, Any]) -> None:
-    """Add one line to a log; a single write, so that a reader never sees half of it."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(value, ensure_ascii=False) + "\n")
+    """Add one line to a log, on a line of its own even where a crash cut the last one short."""
+    line = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(line.encode())
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a log; a last line cut off by a crash is left out."""
+    """All complete lines of a log; one that a crash cut short is left out."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [json.loads(line) for line in lines]
+    lines = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(json.JSONDecodeError):
+            lines.append(json.loads(line))
+    return lines
 
 
 def hash_file(path: Path) -> str:
@@ -88,16 +100,11 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def refuse_existing(path: Path, *, force: bool) -> None:
-    """Nothing is overwritten unless asked for; with `force` what is there goes first."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    if not force:
-        raise UserError(f"{path} exists already; choose another place or add --force.")
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+def is_vacant(path: Path) -> bool:
+    """Whether something can be written there: nothing, or an empty folder but for leftovers."""
+    if not path.is_dir():
+        return not path.exists()
+    return all(item.match(_LEFTOVER.format("*")) for item in path.iterdir())
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,12 @@ class RunDirectory:
 
     @property
     def config(self) -> Path:
-        return self.path / "config.toml"
+        return self.path / CONFIG
+
+    @property
+    def origin(self) -> Path:
+        """Which round it is, and the data and lists it was started with."""
+        return self.path / "origin.json"
 
     @property
     def vocabulary(self) -> Path:

@@ -21,7 +21,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from torch import Tensor, device
 
-Direction = Literal["i2t", "t2i"]
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
@@ -34,6 +33,12 @@ class Positives:
     """Which image belongs to which text, as a relation: any number of texts an image.
 
     `pairs` (P, 2) holds image and text ids, sorted by image, then text, without repeats.
+
+    >>> positives = Positives.from_pairs([(1, 0), (0, 2), (0, 1)], n_images=2, n_texts=3)
+    >>> positives.texts_of(0).tolist(), positives.images_of(0).tolist()
+    ([1, 2], [1])
+    >>> positives.contains([0, 1], [1, 1]).tolist()
+    [True, False]
     """
 
     pairs: Ids
@@ -130,8 +135,6 @@ class Encoding:
 class PairBatch:
     """Aligned images and texts: row b of one goes with row b of the other."""
 
-    image_ids: Ids  # (B,)
-    text_ids: Ids  # (B,)
     regions: Tensor  # (B, R, F)
     texts: Texts
 

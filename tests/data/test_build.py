@@ -103,6 +103,47 @@ def test_what_exists_stays_unless_forced(tmp_path: Path, records: list[Record]) 
     assert open_dataset(tmp_path / "built", "train").name == "other"
 
 
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"thesis.tex": "years of work"},
+        {"dataset.json": '{"dataset": "flickr8k", "images": []}', "a.jpg": "a picture"},
+        {"dataset.json": "no JSON"},
+        {"config.toml": "[model]"},
+    ],
+)
+def test_a_folder_that_is_no_data_set_is_never_replaced(
+    tmp_path: Path, records: list[Record], files: dict[str, str], force: bool
+) -> None:
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    for name, text in files.items():
+        (taken / name).write_text(text)
+    before = contents(tmp_path)
+    sentence = "taken exists and is no data set of aoq; remove it yourself or choose another place"
+    with pytest.raises(UserError, match=sentence):
+        build_dataset(records, taken, name="mine", force=force)
+    with pytest.raises(UserError, match=sentence):
+        build_scenes(taken, size="tiny", force=force)
+    assert contents(tmp_path) == before
+    assert {path.name: path.read_text() for path in taken.iterdir()} == files
+
+
+def test_a_file_in_the_way_is_never_replaced(tmp_path: Path, records: list[Record]) -> None:
+    (tmp_path / "taken").write_text("years of work")
+    with pytest.raises(UserError, match="taken exists and is no data set of aoq"):
+        build_dataset(records, tmp_path / "taken", name="mine", force=True)
+    assert (tmp_path / "taken").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_an_empty_folder_is_filled(tmp_path: Path, records: list[Record], force: bool) -> None:
+    (tmp_path / "built").mkdir()
+    build_dataset(records, tmp_path / "built", name="mine", force=force)
+    assert open_dataset(tmp_path / "built", "train").name == "mine"
+
+
 def test_a_forced_build_that_fails_leaves_the_earlier_one(
     tmp_path: Path, records: list[Record]
 ) -> None:

@@ -150,6 +150,31 @@ def test_a_truncated_array_is_refused(tmp_path: Path, size: int) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 30 + ", 3)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 3)}",
+        "(" * 900,
+        "[" * 20_000,
+    ],
+)
+def test_an_array_with_a_hostile_header_is_refused(tmp_path: Path, header: str) -> None:
+    write_precomp(tmp_path, "dev", features(3, 4, 5), n_captions=15)
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+    (tmp_path / "dev_ims.npy").write_bytes(content)
+    report = refusal(tmp_path, "dev")
+    assert "dev_ims.npy cannot be read as a NumPy array" in report
+    assert "\n" not in report
+
+
+def test_an_archive_is_refused(tmp_path: Path) -> None:
+    write_precomp(tmp_path, "dev", features(3, 4, 5), n_captions=15)
+    with (tmp_path / "dev_ims.npy").open("wb") as file:
+        np.savez(file, features(3, 4, 5))
+    assert "dev_ims.npy cannot be read as a NumPy array" in refusal(tmp_path, "dev")
+
+
 def test_an_array_of_another_kind_is_refused(tmp_path: Path) -> None:
     write_precomp(tmp_path, "dev", features(3, 4, 5), n_captions=15)
     np.save(tmp_path / "dev_ims.npy", np.zeros((3, 4, 5)))
@@ -181,7 +206,9 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
 
 def test_what_is_no_data_set_is_told_what_was_looked_for(tmp_path: Path) -> None:
     assert "dataset.json nor files like train_ims.npy" in refusal(tmp_path, "train")
-    assert "is no folder" in refusal(tmp_path / "none", "train")
+    assert "is no folder; name the folder of a data set with --data" in refusal(
+        tmp_path / "none", "train"
+    )
     write_precomp(tmp_path, "dev", features(1, 2, 3), n_captions=5)
     assert "has no split 'test'; it holds dev" in refusal(tmp_path, "test")
     with pytest.raises(UserError, match="no split 'train' to take words from"):
@@ -191,8 +218,19 @@ def test_what_is_no_data_set_is_told_what_was_looked_for(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"pairs": [[0, 0], [1, 9]]}, "train.json is damaged"),
-        ({"captions": [{"id": "t0"}]}, "train.json is damaged (KeyError('text'))"),
+        ({"pairs": [[0, 0], [1, 9]]}, "train.json, pairs[1]: [1, 9] is no pair"),
+        ({"pairs": [[0, 0], [-1, 1]]}, "train.json, pairs[1]: [-1, 1] is no pair"),
+        ({"pairs": [[0, 10**90]]}, "train.json, pairs[0]: [0, 1000"),
+        ({"pairs": [[0, 0.5]]}, "train.json, pairs[0]: [0, 0.5] is no pair"),
+        ({"pairs": [[0, 1, 2]]}, "train.json, pairs[0]: [0, 1, 2] is no pair"),
+        ({"pairs": None}, "train.json: pairs is None; expected a list; build the data set again"),
+        ({"pairs": [[0, 0], [1, 1]]}, "train.json, captions[2]: t2 has no image"),
+        ({"captions": [{"id": "t0"}]}, "train.json, captions[0]: text is None; expected words"),
+        ({"captions": [{"id": 3, "text": "a"}]}, "train.json, captions[0]: id is 3; expected text"),
+        ({"captions": ["a"]}, "train.json, captions[0]: 'a' is no JSON object"),
+        ({"images": {}}, "train.json: images is {}; expected a list"),
+        ({"images": [{"id": None, "picture": "x"}]}, "train.json, images[0]: id is None"),
+        ({"images": [{"id": "x", "picture": 4}]}, "train.json, images[0]: picture is 4"),
         ({"pairs": [[0, 0], [0, 1], [0, 2]]}, "train.json, images[1]: y has no caption"),
         ({"captions": listing(texts=("a", " ", "c"))["captions"]}, "train.json, captions[1]"),
     ],
@@ -201,6 +239,32 @@ def test_a_damaged_listing_is_refused(
     tmp_path: Path, change: dict[str, object], sentence: str
 ) -> None:
     write_built(tmp_path, listing() | change)
+    assert sentence in refusal(tmp_path, "train")
+
+
+@pytest.mark.parametrize("text", ['{"captions": [null]}', "[]", "[" * 100_000, "\ufeff{", "\0"])
+def test_words_are_not_taken_from_a_damaged_listing(tmp_path: Path, text: str) -> None:
+    write_built(tmp_path, listing())
+    (tmp_path / "train.json").write_text(text)
+    with pytest.raises(UserError, match=r"train\.json"):
+        training_captions(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"splits": {}}, "dataset.json: splits is {}; expected train, dev, test"),
+        ({"splits": {"../train": {}}}, "dataset.json: splits is {'../train': {}}"),
+        ({"splits": ["train"]}, "dataset.json: splits is ['train']"),
+        ({"name": None}, "dataset.json: name is None; expected words"),
+    ],
+)
+def test_a_damaged_manifest_is_refused(
+    tmp_path: Path, change: dict[str, object], sentence: str
+) -> None:
+    write_built(tmp_path, listing())
+    path = tmp_path / "dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
     assert sentence in refusal(tmp_path, "train")
 
 

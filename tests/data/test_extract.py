@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from aoq.data import extract
-from aoq.data.extract import EfficientNetLite, Pixels, decode, extract_features
+from aoq.data.extract import EfficientNetLite, Pixels, cache_features, decode, write_features
 from aoq.errors import UserError
 
 
@@ -78,7 +78,7 @@ def test_features_stand_in_the_order_of_the_pictures(
     tmp_path: Path, counting: type[CountingExtractor]
 ) -> None:
     pictures = [grey(tmp_path / f"{value}.png", value) for value in (90, 10, 50, 70, 30)]
-    extract_features([*pictures, pictures[1]], tmp_path / "out.npy")
+    write_features(cache_features([*pictures, pictures[1]]), tmp_path / "out.npy")
     features = np.load(tmp_path / "out.npy")
     assert features.shape == (6, 36, 1280)
     assert features.dtype == np.float16
@@ -100,13 +100,12 @@ def test_an_interrupted_extraction_goes_on_where_it_stopped(
 
     monkeypatch.setattr(extract, "_store", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        extract_features(pictures, tmp_path / "out.npy")
-    assert not (tmp_path / "out.npy").exists()
+        cache_features(pictures)
     kept = [path for path in cache.rglob("*") if path.is_file()]
     assert sorted(kept) == sorted(places[: extract.BATCH])
     monkeypatch.setattr(extract, "_store", store)
     counting.batches.clear()
-    extract_features(pictures, tmp_path / "out.npy")
+    cache_features(pictures)
     assert counting.seen() == len(pictures) - extract.BATCH
 
 
@@ -114,13 +113,13 @@ def test_the_cache_knows_a_picture_by_its_content(
     tmp_path: Path, counting: type[CountingExtractor], cache: Path
 ) -> None:
     picture = grey(tmp_path / "a.png", 40)
-    extract_features([picture], tmp_path / "out.npy")
-    extract_features([picture.rename(tmp_path / "moved.png")], tmp_path / "out.npy")
+    cache_features([picture])
+    cache_features([picture.rename(tmp_path / "moved.png")])
     assert counting.seen() == 1
     (stored,) = cache.rglob("*.npy")
     assert stored.parent.parent == cache / "features" / "counting"
     assert stored.name.startswith(stored.parent.name)
-    extract_features([grey(tmp_path / "moved.png", 41)], tmp_path / "out.npy")
+    cache_features([grey(tmp_path / "moved.png", 41)])
     assert counting.seen() == 2
 
 
@@ -190,11 +189,10 @@ def test_what_is_no_picture_is_refused_together_before_anything_is_computed(
 ) -> None:
     text, empty, cut = damaged(tmp_path)
     with pytest.raises(UserError) as caught:
-        extract_features([grey(tmp_path / "a.png", 1), text, empty, cut], tmp_path / "out.npy")
+        cache_features([grey(tmp_path / "a.png", 1), text, empty, cut])
     assert [problem.split()[0] for problem in caught.value.problems] == [str(text), str(empty)]
     assert "is no picture" in str(caught.value)
     assert counting.seen() == 0
-    assert not (tmp_path / "out.npy").exists()
     assert not cache.exists()
 
 
@@ -203,9 +201,8 @@ def test_truncated_pictures_are_refused_and_the_others_are_kept(
 ) -> None:
     *_, cut = damaged(tmp_path)
     with pytest.raises(UserError, match=f"{cut} is damaged or truncated"):
-        extract_features([cut, grey(tmp_path / "a.png", 1)], tmp_path / "out.npy")
+        cache_features([cut, grey(tmp_path / "a.png", 1)])
     assert len(list(cache.rglob("*.npy"))) == counting.seen() == 1
-    assert not (tmp_path / "out.npy").exists()
 
 
 @pytest.mark.parametrize("side", [10_001, 14_000])
@@ -218,7 +215,7 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path, si
 
 def test_a_missing_picture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none.png cannot be read \(No such file"):
-        extract_features([tmp_path / "none.png"], tmp_path / "out.npy")
+        cache_features([tmp_path / "none.png"])
 
 
 def test_missing_packages_are_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

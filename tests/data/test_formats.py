@@ -177,6 +177,16 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
         ROW + "no.jpg,a cat,train\n",
         "x.csv, line 2: the picture no.jpg is not in",
     ),
+    "a name too long for any file": (
+        "x.csv",
+        ROW + "a" * 5000 + ",a cat,train\n",
+        "aaa is not in",
+    ),
+    "a name with a NUL": (
+        "x.jsonl",
+        '{"image": "a\\u0000.jpg", "caption": "a cat"}',
+        "x.jsonl, line 1: the picture a\0.jpg is not in",
+    ),
     "a path out of the folder": (
         "x.csv",
         ROW + "../x.csv,a cat,train\n",
@@ -246,7 +256,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "an image without a split": (
         "x.json",
         karpathy({"filename": "a.jpg", "sentences": [{"raw": "a"}]}),
-        "x.json, images[0]: cannot be read (KeyError('split'))",
+        "x.json, images[0]: split is None; expected text",
     ),
     "an image twice": (
         "x.json",

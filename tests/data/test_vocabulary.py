@@ -32,7 +32,6 @@ def test_rare_words_are_unknown_and_ids_follow_first_appearance():
     vocabulary = Vocabulary.build(["the dog the dog", "the dog a cat the dog"], min_count=4)
     assert vocabulary.words == (*SPECIAL_WORDS, "the", "dog")
     assert vocabulary.encode("The cat!") == [START, 4, UNKNOWN, UNKNOWN, END]
-    assert vocabulary.unknown_words("The cat!") == ["cat", "!"]
 
 
 def test_a_vocabulary_survives_the_way_to_disk_and_back(tmp_path):

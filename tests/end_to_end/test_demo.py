@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from aoq.experiments.demo import SETTINGS, run_demo
 from aoq.mining.candidates import CandidateLists
@@ -22,18 +23,26 @@ from tests.training.test_round import assert_same_weights, small_recipe
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
-def test_the_demo_goes_from_pictures_to_a_report_and_can_be_continued(tmp_path, capsys):
+@pytest.fixture
+def two_threads():
+    """Two lanes, as on two cores."""
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_the_demo_goes_from_pictures_to_a_report_and_can_be_continued(tmp_path):
     out = tmp_path / "demo"
-    report = run_demo(out, size="tiny")
-    table = capsys.readouterr().out
-    results = {}
-    for title, loss in SETTINGS.items():
-        assert title in table
-        results[title] = stored_result(out / loss.replace("_", "-"), split="test")
+    run_demo(out, size="tiny")
+    results = {
+        title: stored_result(out / loss.replace("_", "-"), split="test")
+        for title, loss in SETTINGS.items()
+    }
     assert all(0 < result["rsum"] <= 600 for result in results.values())
     CandidateLists.load(RunDirectory(out).candidates)
 
-    page = report.read_text()
+    page = RunDirectory(out).report.read_text()
     for title, result in results.items():
         assert title in page
         assert f"{result['rsum']:.1f}" in page
@@ -43,7 +52,9 @@ def test_the_demo_goes_from_pictures_to_a_report_and_can_be_continued(tmp_path, 
 
     (out / "report.html").unlink()
     models = {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")}
-    assert run_demo(out, size="tiny").is_file()
+    again = run_demo(out, size="tiny")
+    assert RunDirectory(out).report.is_file()
+    assert {setting.title: setting.result for setting in again} == results
     assert models == {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")}
 
 

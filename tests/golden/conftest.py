@@ -42,7 +42,7 @@ class Golden:
 def golden() -> Callable[[str], Golden]:
     def load(name: str) -> Golden:
         path = FOLDER / f"{name}.npz"
-        if not path.is_file():
+        if not path.is_file() and "AOQ_GOLDEN" not in os.environ:
             pytest.skip(f"{path} is absent; point AOQ_GOLDEN at the golden arrays")
         return Golden(path)
 

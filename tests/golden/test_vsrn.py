@@ -43,8 +43,6 @@ def pair_batch(
 ) -> PairBatch:
     tokens, lengths = arrays["in.captions"][captions], arrays["in.lengths"][captions]
     return PairBatch(
-        image_ids=images.numpy(),
-        text_ids=captions.numpy(),
         regions=arrays["in.images"][images].to(dtype),
         texts=Texts(tokens[:, : int(lengths.max())], lengths),
     )

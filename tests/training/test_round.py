@@ -8,13 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from aoq.config import LossConfig, ModelConfig, Recipe, RoundConfig, SamplingConfig
+from aoq.config import (
+    LossConfig,
+    ModelConfig,
+    Recipe,
+    RoundConfig,
+    SamplingConfig,
+    as_published,
+)
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists
+from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, read_json_lines
-from aoq.training import round as round_module
+from aoq.training import step as step_module
 from aoq.training.checkpoint import load_run
 from aoq.training.two_rounds import (
     evaluate_run,
@@ -93,7 +101,7 @@ def test_a_killed_round_ends_like_one_that_was_not(tmp_path, precomp, monkeypatc
     mine_run(tmp_path / "teacher", lists)
     train_round(tmp_path / "whole", recipe, data, which=which, candidates=lists)
 
-    real, count = round_module.step_loss, 0
+    real, count = step_module.step_loss, 0
 
     def dying(*args):
         nonlocal count
@@ -102,7 +110,7 @@ def test_a_killed_round_ends_like_one_that_was_not(tmp_path, precomp, monkeypatc
             raise KilledError
         return real(*args)
 
-    monkeypatch.setattr(round_module, "step_loss", dying)
+    monkeypatch.setattr(step_module, "step_loss", dying)
     with pytest.raises(KilledError):
         train_round(tmp_path / "killed", recipe, data, which=which, candidates=lists)
     train_round(tmp_path / "killed", recipe, data, which=which, candidates=lists)
@@ -129,7 +137,7 @@ def test_the_best_epoch_on_dev_is_the_one_that_is_kept(tmp_path, precomp):
 
 
 def test_official_behaviour_trains_on_the_first_dev_captions_with_coupled_draws(tmp_path, precomp):
-    recipe = replace(small_recipe(precomp), behaviour="official")
+    recipe = as_published(small_recipe(precomp))
     assert math.isfinite(run_recipe(tmp_path / "run", recipe)["rsum"])
 
 
@@ -184,7 +192,7 @@ def test_a_loss_that_is_no_longer_finite_stops_the_round_and_keeps_the_last_stat
 ):
     recipe = small_recipe(precomp)
     data = open_training_data(recipe)
-    real, count = round_module.step_loss, 0
+    real, count = step_module.step_loss, 0
 
     def broken(*args):
         nonlocal count
@@ -194,7 +202,7 @@ def test_a_loss_that_is_no_longer_finite_stops_the_round_and_keeps_the_last_stat
             loss.terms["i2t_online"] = loss.terms["i2t_online"] * float("nan")
         return loss
 
-    monkeypatch.setattr(round_module, "step_loss", broken)
+    monkeypatch.setattr(step_module, "step_loss", broken)
     with pytest.raises(UserError, match="epoch 1, step 3"):
         train_round(tmp_path / "run", recipe, data, which="one")
     assert RunDirectory(tmp_path / "run").trainer.is_file()
@@ -208,6 +216,95 @@ def test_mined_lists_know_their_teacher_and_their_data(tmp_path, precomp):
     lists = CandidateLists.load(tmp_path / "lists.safetensors")
     assert lists.provenance.data == data.train.dataset.fingerprint
     assert len(lists.provenance.teacher) == 64
+
+
+def test_a_folder_of_round_one_is_not_continued_as_round_two(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "run", recipe, data, which="one")
+    mine_run(tmp_path / "run", tmp_path / "lists.safetensors")
+    with pytest.raises(UserError, match="started with another round and another candidates"):
+        train_round(
+            tmp_path / "run",
+            recipe,
+            data,
+            which="two",
+            candidates=tmp_path / "lists.safetensors",
+        )
+
+
+def test_a_run_is_not_continued_on_data_that_has_changed(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+    words = (tmp_path / "run" / "vocabulary.json").read_bytes()
+    captions = precomp / "train_caps.txt"
+    captions.write_text(captions.read_text().replace("ball", "balloon"))
+    with pytest.raises(UserError, match="another data"):
+        train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+    assert (tmp_path / "run" / "vocabulary.json").read_bytes() == words
+
+
+def test_a_result_counts_only_for_the_model_and_the_data_it_was_measured_with(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    run = tmp_path / "run"
+    train_round(run, recipe, open_training_data(recipe), which="one")
+    evaluate_run(run, data=write_precomp(tmp_path / "other", seed=3))
+    assert stored_result(run, split="test") is None
+    evaluate_run(run)
+    assert stored_result(run, split="test") is not None
+    tensors = {name: value + 1 for name, value in weights(run).items()}
+    save_file(tensors, RunDirectory(run).model, metadata={"feature_width": "6"})
+    assert stored_result(run, split="test") is None
+
+
+def test_validation_can_come_between_epochs_and_a_kill_does_not_change_its_choice(
+    tmp_path, precomp, monkeypatch
+):
+    settings = replace(ROUND, validate_every=3, checkpoint_every=2)
+    recipe = small_recipe(precomp, round_one=settings)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "whole", recipe, data, which="one")
+    steps = [(line["epoch"], line["step"]) for line in validations(tmp_path / "whole")]
+    assert steps == [(1, 3), (1, 4), (2, 2), (2, 4), (3, 1), (3, 4)]
+
+    real, count = step_module.step_loss, 0
+
+    def dying(*args):
+        nonlocal count
+        count += 1
+        if count == 8:
+            raise KilledError
+        return real(*args)
+
+    monkeypatch.setattr(step_module, "step_loss", dying)
+    with pytest.raises(KilledError):
+        train_round(tmp_path / "killed", recipe, data, which="one")
+    train_round(tmp_path / "killed", recipe, data, which="one")
+    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_force_removes_a_run_but_never_what_the_new_one_reads_nor_another_folder(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "run", recipe, data, which="one")
+    train_round(tmp_path / "run", replace(recipe, seed=2), data, which="one", force=True)
+    save_recipe(recipe, tmp_path / "config.toml")
+    with pytest.raises(UserError, match="which this run reads"):
+        train_round(tmp_path, recipe, data, which="one", force=True)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    with pytest.raises(UserError, match="is no run"):
+        train_round(tmp_path / "letters", recipe, data, which="one", force=True)
+    assert (tmp_path / "letters" / "dear.txt").is_file()
+
+
+def test_a_model_that_gives_no_numbers_is_refused_and_never_perfect(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+    broken = {name: value * float("nan") for name, value in weights(tmp_path / "run").items()}
+    save_file(broken, RunDirectory(tmp_path / "run").model, metadata={"feature_width": "6"})
+    with pytest.raises(UserError, match="not finite"):
+        evaluate_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "vocabulary.json", "config.toml"])

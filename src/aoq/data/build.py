@@ -10,6 +10,7 @@ source/                 pictures and captions, where the data set was generated
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,16 +18,16 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from aoq.data.dataset import MANIFEST, VERSION
+from aoq.data.dataset import VERSION, is_ours
 from aoq.data.extract import EfficientNetLite, cache_features, write_features
 from aoq.data.formats import Record, raise_problems, read_records
 from aoq.errors import UserError
 from aoq.progress import EventLog, progress_bar
 from aoq.storage import (
     EVENTS,
+    MANIFEST,
     atomic_folder,
     hash_file,
-    refuse_existing,
     write_json,
     write_text,
 )
@@ -95,11 +96,25 @@ def find_problems(records: Sequence[Record]) -> list[str]:
 @contextmanager
 def _new_folder(folder: Path, *, force: bool) -> Iterator[Path]:
     """A folder that takes its place when it is complete; what it replaces stays until then."""
-    if not force:
-        refuse_existing(folder, force=False)
+    _refuse_taken(folder, force=force)
     with atomic_folder(folder) as temporary:
         yield temporary
-        refuse_existing(folder, force=force)
+        _refuse_taken(folder, force=force)
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
+def _refuse_taken(folder: Path, *, force: bool) -> None:
+    """Only a data set of ours is ever replaced, and it only if asked for."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not is_ours(folder):
+        raise UserError(
+            f"{folder} exists and is no data set of aoq; "
+            "remove it yourself or choose another place."
+        )
+    if not force:
+        raise UserError(f"{folder} exists already; choose another place or add --force.")
 
 
 def _fill(folder: Path, records: Sequence[Record], *, name: str) -> None:

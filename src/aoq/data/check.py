@@ -24,9 +24,10 @@ from aoq.data.dataset import (
     splits_of,
 )
 from aoq.data.formats import raise_problems
+from aoq.data.readers import shown
 from aoq.errors import UserError
 from aoq.progress import progress_bar
-from aoq.storage import hash_file
+from aoq.storage import MANIFEST, hash_file
 
 ROWS_AT_ONCE = 256
 FEWEST_WORDS, MOST_WORDS = 3, 60
@@ -46,11 +47,11 @@ class Report:
         raise_problems(self.errors)
 
 
-def check_dataset(folder: Path, *, splits: Sequence[str] | None = None) -> Report:
-    """Look at every row of the splits of a folder, all of them unless told otherwise."""
+def check_dataset(folder: Path) -> Report:
+    """Look at every row of every split of a folder."""
     errors: list[str] = []
     datasets: list[PairDataset] = []
-    for split in splits_of(folder) if splits is None else splits:
+    for split in splits_of(folder):
         try:
             datasets.append(open_dataset(folder, split))
         except UserError as error:
@@ -80,13 +81,37 @@ def check_dataset(folder: Path, *, splits: Sequence[str] | None = None) -> Repor
 
 
 def _changed_files(folder: Path, datasets: Iterable[PairDataset]) -> list[str]:
+    """Files that are not what dataset.json says of them, and what it fails to say."""
     recorded = read_manifest(folder)["splits"]
-    return [
-        f"{folder / name} is not what was built: its hash differs; build the data set again."
-        for dataset in datasets
-        for name, digest in recorded[dataset.split]["sha256"].items()
-        if hash_file(folder / name) != digest
-    ]
+    problems: list[str] = []
+    for dataset in datasets:
+        described = recorded[dataset.split]
+        hashes = described.get("sha256") if isinstance(described, dict) else None
+        files = {f"{dataset.split}.json", features_file(folder, dataset.split).name}
+        if not isinstance(hashes, dict) or not files <= hashes.keys():
+            problems.append(
+                f"{folder / MANIFEST}: sha256 of {dataset.split} is {shown(hashes)}; expected "
+                f"the hashes of {' and '.join(sorted(files))}; build the data set again."
+            )
+            continue
+        wrong = [_find_change(folder, name, digest) for name, digest in hashes.items()]
+        problems += [problem for problem in wrong if problem]
+    return problems
+
+
+def _find_change(folder: Path, name: str, digest: object) -> str | None:
+    if Path(name).name != name:
+        return f"{folder / MANIFEST}: {shown(name)} is no file of the data set; expected a name."
+    try:
+        found = hash_file(folder / name)
+    except (OSError, ValueError) as error:
+        return (
+            f"{folder / MANIFEST} names {shown(name)}, which cannot be read ({error}); "
+            "build the data set again."
+        )
+    if found != digest:
+        return f"{folder / name} is not what was built: its hash differs; build the data set again."
+    return None
 
 
 def _differing_shapes(folder: Path, datasets: Sequence[PairDataset]) -> list[str]:

@@ -46,9 +46,4 @@ class Collator:
 
     def pairs(self, image_ids: Ids, text_ids: Ids) -> PairBatch:
         """Aligned images and texts."""
-        return PairBatch(
-            image_ids=image_ids,
-            text_ids=text_ids,
-            regions=self.regions(image_ids),
-            texts=self.texts(text_ids),
-        )
+        return PairBatch(regions=self.regions(image_ids), texts=self.texts(text_ids))

@@ -13,18 +13,19 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from aoq.data.formats import raise_problems, read_lines, read_text
+from aoq.data.formats import raise_problems
+from aoq.data.readers import json_fault, parse_json, read_lines, read_text, shown, wrong_fields
 from aoq.errors import UserError
+from aoq.storage import MANIFEST
 from aoq.types import SPLITS, Positives
 
 Features = npt.NDArray[np.floating[Any]]
 
-MANIFEST = "dataset.json"
 VERSION = 1
 CAPTIONS_PER_IMAGE = 5  # of precomp folders; elsewhere any number
 PRECOMP_SPLITS = (*SPLITS, "testall")
@@ -77,7 +78,7 @@ def splits_of(folder: Path) -> tuple[str, ...]:
     if is_built(folder):
         return tuple(read_manifest(folder)["splits"])
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; name the folder of a data set.")
+        raise UserError(f"{folder} is no folder; name the folder of a data set with --data.")
     present = tuple(
         split
         for split in PRECOMP_SPLITS
@@ -115,9 +116,23 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     manifest = _read_json(path)
     if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
         raise UserError(f"{path} is not of version {VERSION}; build the data set again.")
-    if not isinstance(manifest.get("splits"), dict):
-        raise UserError(f"{path} is damaged: it names no splits; build the data set again.")
+    splits = manifest.get("splits")
+    if not isinstance(splits, dict) or not splits or not splits.keys() <= set(SPLITS):
+        raise UserError(
+            f"{path}: splits is {shown(splits)}; expected {', '.join(SPLITS)} or some of them; "
+            "build the data set again."
+        )
+    raise_problems(wrong_fields(str(path), manifest, name="words"))
     return manifest
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether `aoq.data.build` wrote this folder, in any version; others say dataset.json too."""
+    try:
+        manifest = _read_json(folder / MANIFEST)
+    except UserError:
+        return False
+    return isinstance(manifest, dict) and {"version", "splits"} <= manifest.keys()
 
 
 def features_file(folder: Path, split: str) -> Path:
@@ -128,17 +143,17 @@ def features_file(folder: Path, split: str) -> Path:
 def map_features(path: Path) -> Features:
     """An .npy file as it lies on disk, with a region axis if it has none. (N, R, F)"""
     try:
-        features: Features = np.load(path, mmap_mode="r", allow_pickle=False)
+        features: Features = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; expected the features of the images.") from error
-    except (ValueError, EOFError, OSError) as error:
+    except Exception as error:  # damaged headers make NumPy raise almost anything
+        reason = " ".join(str(error).split())
         raise UserError(
             f"{path} cannot be read as a NumPy array: it is truncated or damaged at "
-            f"{path.stat().st_size:,} bytes ({error}); copy or build it again."
+            f"{path.stat().st_size:,} bytes ({reason}); copy or build it again."
         ) from error
-    if not isinstance(features, np.ndarray) or features.dtype not in (np.float16, np.float32):
-        found = getattr(features, "dtype", "an archive")
-        raise UserError(f"{path} holds {found}; expected an array of float32 or float16.")
+    if features.dtype not in (np.float16, np.float32):
+        raise UserError(f"{path} holds {features.dtype}; expected an array of float32 or float16.")
     if features.ndim == 2:
         features = features[:, None, :]
     if features.ndim != 3 or not features.size:
@@ -150,42 +165,35 @@ def map_features(path: Path) -> Features:
 
 def _captions_of(folder: Path, split: str) -> list[str]:
     if is_built(folder):
-        path = folder / f"{split}.json"
-        return [caption["text"] for caption in _read_json(path)["captions"]]
+        return [caption["text"] for caption in _read_listing(folder / f"{split}.json")["captions"]]
     return _read_precomp_captions(folder / f"{split}_caps.txt")
 
 
 def _open_built(folder: Path, split: str) -> PairDataset:
     path, features_path = folder / f"{split}.json", features_file(folder, split)
-    manifest, listing, features = (
-        read_manifest(folder),
-        _read_json(path),
-        map_features(features_path),
+    name, listing = read_manifest(folder)["name"], _read_listing(path)
+    features = map_features(features_path)
+    images, captions = listing["images"], listing["captions"]
+    dataset = PairDataset(
+        name=name,
+        split=split,
+        features=features,
+        image_ids=tuple(image["id"] for image in images),
+        captions=tuple(caption["text"] for caption in captions),
+        caption_ids=tuple(caption["id"] for caption in captions),
+        positives=Positives.from_pairs(
+            listing["pairs"], n_images=len(images), n_texts=len(captions)
+        ),
+        pictures=tuple(folder / image["picture"] for image in images),
     )
-    try:
-        images, captions = listing["images"], listing["captions"]
-        dataset = PairDataset(
-            name=manifest["name"],
-            split=split,
-            features=features,
-            image_ids=tuple(image["id"] for image in images),
-            captions=tuple(caption["text"] for caption in captions),
-            caption_ids=tuple(caption["id"] for caption in captions),
-            positives=Positives.from_pairs(
-                listing["pairs"], n_images=len(images), n_texts=len(captions)
-            ),
-            pictures=tuple(folder / image["picture"] for image in images),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error!r}); build the data set again.") from error
+    positives = dataset.positives
     problems = [
-        f"{path}, captions[{number}]: the caption is empty; build the data set again."
-        for number, caption in enumerate(dataset.captions)
-        if not caption.strip()
+        f"{path}, images[{number}]: {dataset.image_ids[number]} has no caption; expected one."
+        for number in np.flatnonzero(positives.texts_per_image() == 0)
     ]
     problems += [
-        f"{path}, images[{number}]: {dataset.image_ids[number]} has no caption; expected one."
-        for number in np.flatnonzero(dataset.positives.texts_per_image() == 0)
+        f"{path}, captions[{number}]: {dataset.caption_ids[number]} has no image; expected one."
+        for number in np.flatnonzero(positives.swapped.texts_per_image() == 0)
     ]
     if len(features) != len(images):
         problems.append(
@@ -194,6 +202,35 @@ def _open_built(folder: Path, split: str) -> PairDataset:
         )
     raise_problems(problems)
     return dataset
+
+
+def _read_listing(path: Path) -> dict[str, Any]:
+    """Images, captions and pairs of a built split, each of them what it should be."""
+    listing = _read_json(path)
+    parts = ("images", "captions", "pairs")
+    wrong = wrong_fields(str(path), listing, **dict.fromkeys(parts, "list"))
+    if not wrong:
+        for number, image in enumerate(listing["images"]):
+            wrong += wrong_fields(f"{path}, images[{number}]", image, id="text", picture="text")
+        for number, caption in enumerate(listing["captions"]):
+            wrong += wrong_fields(f"{path}, captions[{number}]", caption, id="text", text="words")
+        sizes = len(listing["images"]), len(listing["captions"])
+        wrong += [
+            f"{path}, pairs[{number}]: {shown(pair)} is no pair; expected the number of an image, "
+            f"below {sizes[0]:,}, and that of a caption, below {sizes[1]:,}."
+            for number, pair in enumerate(listing["pairs"])
+            if not _is_pair(pair, sizes)
+        ]
+    raise_problems([f"{fault.removesuffix('.')}; build the data set again." for fault in wrong])
+    return cast("dict[str, Any]", listing)
+
+
+def _is_pair(pair: object, sizes: tuple[int, int]) -> bool:
+    return (
+        isinstance(pair, list)
+        and [type(number) for number in pair] == [int, int]
+        and all(0 <= number < size for number, size in zip(pair, sizes, strict=True))
+    )
 
 
 def _open_precomp(folder: Path, split: str) -> PairDataset:
@@ -273,9 +310,8 @@ def _read_precomp_ids(folder: Path, *, split: str, n_images: int) -> tuple[str, 
 
 
 def _read_json(path: Path) -> Any:
+    text = read_text(path)
     try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{path}, line {error.lineno}: no valid JSON ({error.msg}); build the data set again."
-        ) from error
+        return parse_json(text)
+    except ValueError as error:
+        raise UserError(f"{json_fault(path, error)}; build the data set again.") from error

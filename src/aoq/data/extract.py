@@ -58,11 +58,6 @@ class EfficientNetLite:
         return rows
 
 
-def extract_features(pictures: Sequence[Path], out: Path) -> None:
-    """Write the regions of all pictures into one .npy file of shape (N, 36, 1280)."""
-    write_features(cache_features(pictures), out)
-
-
 def cache_features(pictures: Sequence[Path]) -> list[Path]:
     """Extract what the cache does not hold yet; where the regions of each picture lie.
 

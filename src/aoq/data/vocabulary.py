@@ -36,7 +36,11 @@ def _tokenizer() -> NLTKWordTokenizer:
 
 
 def tokenize(caption: str) -> list[str]:
-    """The words of a caption, lower-case, with punctuation as words of its own."""
+    """The words of a caption, lower-case, with punctuation as words of its own.
+
+    >>> tokenize("Two dogs, a man's hat.")
+    ['two', 'dogs', ',', 'a', 'man', "'s", 'hat', '.']
+    """
     sentences = _SENTENCE_END.split(caption.lower().strip())
     return [word for sentence in sentences for word in _tokenizer().tokenize(sentence)]
 
@@ -65,10 +69,6 @@ class Vocabulary:
         """`<start> w1 ... wn <end>` as ids."""
         known = self.ids
         return [START, *(known.get(word, UNKNOWN) for word in tokenize(caption)), END]
-
-    def unknown_words(self, caption: str) -> list[str]:
-        """The words of a caption that are not in the vocabulary."""
-        return [word for word in tokenize(caption) if word not in self.ids]
 
     def save(self, path: Path) -> None:
         """Write the JSON that SCAN and BFAN read."""

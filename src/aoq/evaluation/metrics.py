@@ -22,7 +22,11 @@ class DirectionMetrics:
 
     @classmethod
     def from_ranks(cls, ranks: Ids) -> DirectionMetrics:
-        """`ranks` count from 0, as in `Ranks`."""
+        """`ranks` count from 0, as in `Ranks`.
+
+        >>> DirectionMetrics.from_ranks(np.array([0, 0, 3, 20]))
+        DirectionMetrics(r1=50.0, r5=75.0, r10=75.0, median_rank=2.0, mean_rank=6.75)
+        """
 
         def recall(k: int) -> float:
             return float(100 * np.mean(ranks < k))

@@ -6,20 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from aoq.config import BLOCK_SIZE
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.ranks import Ranks, ranks_in_blocks
-from aoq.scoring.blocks import BLOCK_ROWS, encode_dataset
-from aoq.scoring.protocol import MatchingModel
+from aoq.scoring.blocks import encode_dataset
+from aoq.scoring.protocol import TrainableModel
 from aoq.types import Positives
 
 
 def rank_dataset(
-    model: MatchingModel,
+    model: TrainableModel,
     collator: Collator,
     *,
-    block_size: int = BLOCK_ROWS,
+    block_size: int = BLOCK_SIZE,
     description: str = "evaluate",
 ) -> Ranks:
     """Every image against every text of the data set, both ways."""
@@ -28,10 +29,10 @@ def rank_dataset(
 
 
 def evaluate(
-    model: MatchingModel,
+    model: TrainableModel,
     collator: Collator,
     *,
-    block_size: int = BLOCK_ROWS,
+    block_size: int = BLOCK_SIZE,
     description: str = "evaluate",
 ) -> Metrics:
     """The metrics of a model on one split."""

@@ -1,9 +1,10 @@
 """The rank of the best right answer of every query, from blocks of the score matrix.
 
-Ranks count from 0: the number of wrong answers at least as high as the best right one. So ties
-count against the model, and another positive of the query never does. Scores computed in
-different blocks may differ in the last digits; wrong answers within `TIE` of the right one are
-therefore ties too, which keeps a collapsed model (all scores equal) at the bottom where it belongs.
+Ranks count from 0: the number of wrong answers that are not below the best right one. So ties, and
+scores that are no numbers, count against the model; another positive of the query never does.
+Scores computed in different blocks may differ in the last digits; wrong answers within `TIE` of
+the right one are therefore ties too, which keeps a collapsed model (all scores equal) at the
+bottom where it belongs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from aoq.scoring.blocks import BLOCK_ROWS, EncodedDataset, ranges, score_blocks
+from aoq.config import BLOCK_SIZE
+from aoq.scoring.blocks import EncodedDataset, ranges, score_blocks
 from aoq.scoring.protocol import Scorer
 from aoq.types import Ids, Positives
 
@@ -35,7 +37,7 @@ def ranks_in_blocks(
     encoded: EncodedDataset,
     positives: Positives,
     *,
-    block_size: int = BLOCK_ROWS,
+    block_size: int = BLOCK_SIZE,
 ) -> Ranks:
     """Ranks without ever holding the score matrix."""
     right = _positive_scores(scorer, encoded, positives, block_size=block_size)
@@ -43,12 +45,12 @@ def ranks_in_blocks(
     best_t2i = _best(right, positives.pairs[:, 1], positives.n_texts)
     i2t = torch.zeros(positives.n_images, dtype=torch.int64)
     t2i = torch.zeros(positives.n_texts, dtype=torch.int64)
-    for block in score_blocks(scorer, encoded, block_size=block_size):
+    for block in score_blocks(scorer, encoded, block_size=block_size, description="rank"):
         scores = block.scores.cpu()
         rows, columns = positives.within(block.images, block.texts)
         scores[torch.from_numpy(rows), torch.from_numpy(columns)] = -torch.inf
-        i2t[block.images] += (scores >= best_i2t[block.images, None]).sum(dim=1)
-        t2i[block.texts] += (scores >= best_t2i[None, block.texts]).sum(dim=0)
+        i2t[block.images] += (~(scores < best_i2t[block.images, None])).sum(dim=1)
+        t2i[block.texts] += (~(scores < best_t2i[None, block.texts])).sum(dim=0)
     return Ranks(i2t=i2t.numpy(), t2i=t2i.numpy())
 
 
@@ -61,7 +63,7 @@ def ranks_of_matrix(scores: npt.ArrayLike, positives: Positives) -> Ranks:
     best_t2i = _best(right, columns, positives.n_texts, tie=0.0).numpy()
     matrix[rows, columns] = -np.inf
     return Ranks(
-        i2t=(matrix >= best_i2t[:, None]).sum(axis=1), t2i=(matrix >= best_t2i).sum(axis=0)
+        i2t=(~(matrix < best_i2t[:, None])).sum(axis=1), t2i=(~(matrix < best_t2i)).sum(axis=0)
     )
 
 
@@ -70,7 +72,7 @@ def _positive_scores(
 ) -> Tensor:
     """The score of every positive pair. (P,)"""
     parts = []
-    with torch.inference_mode():
+    with torch.no_grad():
         for piece in ranges(len(positives.pairs), block_size):
             images, texts = torch.from_numpy(positives.pairs[piece]).unbind(dim=1)
             parts.append(scorer.score_pairs(encoded.images[images], encoded.texts[texts]).cpu())

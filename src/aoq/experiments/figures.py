@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from aoq.errors import UserError
+from aoq.errors import require_packages
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,13 +20,11 @@ Curve = Sequence[tuple[int, float]]
 
 def training_curves(panels: Mapping[str, Mapping[str, Curve]]) -> str:
     """One panel a figure of merit, one curve a setting, by epoch; an SVG."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        sentence = 'figures need matplotlib; install it with `pip install "aoq[web]"`.'
-        raise UserError(sentence) from None
+    require_packages("matplotlib", extra="web")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "aoq"}):
         figure = Figure(figsize=(4.2 * len(panels), 3.1), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False)[0]

@@ -2,13 +2,15 @@
 
 The models of a demo are so small that a second core makes one round hardly faster; two rounds on
 two cores take half the time. Each lane is a process of its own, quiet but for its epochs; one
-progress bar counts the epochs of all.
+progress bar counts the epochs of all. Lanes end with the process that started them.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,9 +20,9 @@ from pathlib import Path
 import torch
 
 from aoq.config import Recipe
-from aoq.progress import progress_bar
+from aoq.progress import be_quiet, progress_bar
 from aoq.storage import RunDirectory, read_json_lines
-from aoq.training.two_rounds import evaluate_run, open_training_data, stored_result, train_round
+from aoq.training.two_rounds import judge_on_test, open_training_data, train_round
 
 _LOOK_EVERY_SECONDS = 0.5
 
@@ -37,17 +39,16 @@ class RoundTwo:
 
 def train_and_judge(job: RoundTwo) -> None:
     """Train a setting, or what is left of it, and judge it on the test split."""
-    data = open_training_data(job.recipe)
+    data = open_training_data(job.recipe, checked=True)
     train_round(
         job.folder, job.recipe, data, which="two", candidates=job.candidates, label=job.label
     )
-    if stored_result(job.folder, split="test") is None:
-        evaluate_run(job.folder)
+    judge_on_test(job.folder)
 
 
 def run_side_by_side(jobs: Sequence[RoundTwo]) -> None:
     """All jobs, several at a time; on a GPU, which one round fills, one after the other."""
-    cores = os.cpu_count() or 1
+    cores = torch.get_num_threads()
     lanes = 1 if torch.cuda.is_available() else min(cores, len(jobs))
     if lanes == 1:
         for job in jobs:
@@ -58,8 +59,8 @@ def run_side_by_side(jobs: Sequence[RoundTwo]) -> None:
         ProcessPoolExecutor(
             max_workers=lanes,
             mp_context=multiprocessing.get_context("spawn"),
-            initializer=torch.set_num_threads,
-            initargs=(max(1, cores // lanes),),
+            initializer=_start_lane,
+            initargs=(cores // lanes,),
         ) as pool,
         progress_bar("round two, all settings", total=total, unit="epochs") as update,
     ):
@@ -72,6 +73,20 @@ def run_side_by_side(jobs: Sequence[RoundTwo]) -> None:
             done = seen
         for future in running:
             future.result()
+
+
+def _start_lane(threads: int) -> None:
+    torch.set_num_threads(threads)
+    be_quiet()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the lane at once instead of one job of it
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _epochs_done(folder: Path) -> int:

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from aoq.config import LossConfig
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset, open_dataset
-from aoq.errors import UserError
+from aoq.errors import UserError, require_packages
+from aoq.evaluation.ranks import ranks_of_matrix
 from aoq.experiments.figures import Curve, training_curves
 from aoq.experiments.tables import COLUMNS, formatted_rows
 from aoq.mining.candidates import CandidateLists
@@ -45,6 +45,7 @@ class Setting:
     result: dict[str, Any]
     validation: dict[int, dict[str, Any]]
     seconds: float
+    "Of all its epochs."
 
     @classmethod
     def read(cls, title: str, folder: Path) -> Setting:
@@ -52,13 +53,12 @@ class Setting:
         if result is None:
             raise UserError(f"{folder} has no test result yet; run `aoq evaluate {folder}`.")
         events = read_json_lines(RunDirectory(folder).events)
-        epochs = {line["epoch"]: line for line in events if line["event"] == "epoch"}
         return cls(
             title=title,
             folder=folder,
             result=result,
             validation={line["epoch"]: line for line in events if line["event"] == "validation"},
-            seconds=sum(line["seconds"] for line in epochs.values()),
+            seconds=sum(line["seconds"] for line in events if line["event"] == "epoch"),
         )
 
     def curve(self, key: str) -> Curve:
@@ -98,11 +98,9 @@ class Retrieval:
 
 def write_report(run: RunDirectory, settings: Sequence[Setting]) -> Path:
     """Write `report.html` into the run from what its settings have stored."""
-    try:
-        from jinja2 import Environment, PackageLoader, select_autoescape
-    except ImportError:
-        sentence = 'the report needs jinja2; install it with `pip install "aoq[web]"`.'
-        raise UserError(sentence) from None
+    require_packages("jinja2", extra="web")
+    from jinja2 import Environment, PackageLoader, select_autoescape
+
     recipe = load_recipe(run.config)
     data = Path(recipe.data)
     environment = Environment(
@@ -125,7 +123,6 @@ def write_report(run: RunDirectory, settings: Sequence[Setting]) -> Path:
         retrievals=_retrievals(settings, data),
         settings=settings,
         recipe=recipe,
-        loss=LossConfig(),
     )
     write_text(run.report, page)
     return run.report
@@ -176,10 +173,9 @@ def _retrievals(settings: Sequence[Setting], data: Path) -> list[Retrieval]:
     """Sentence queries of the test split for which the settings disagree the most."""
     dataset = open_dataset(data, "test")
     scores = {setting.title: _test_scores(setting.folder, dataset) for setting in settings}
-    owner = np.array([dataset.positives.images_of(text)[0] for text in range(dataset.n_texts)])
-    texts = np.arange(dataset.n_texts)
     ranks = {
-        title: (matrix >= matrix[owner, texts]).sum(axis=0) for title, matrix in scores.items()
+        title: ranks_of_matrix(matrix, dataset.positives).t2i + 1
+        for title, matrix in scores.items()
     }
     chosen = _where_ranks_differ(np.stack(list(ranks.values())))
     return [
@@ -222,5 +218,5 @@ def _where_ranks_differ(ranks: Ids) -> Ids:
 def _test_scores(folder: Path, dataset: PairDataset) -> np.ndarray[Any, np.dtype[np.float32]]:
     trained = load_run(folder)
     encoded = encode_dataset(trained.model, Collator(dataset, trained.vocabulary))
-    with torch.inference_mode():
+    with torch.no_grad():
         return trained.model.score_matrix(encoded.images, encoded.texts).numpy()

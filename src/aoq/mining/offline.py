@@ -14,8 +14,8 @@ from torch import Tensor
 from aoq.config import MiningConfig
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Floats, Int32s, Provenance
-from aoq.progress import progress_bar, warn
-from aoq.scoring.blocks import EncodedDataset, ranges, score_blocks
+from aoq.progress import warn
+from aoq.scoring.blocks import EncodedDataset, score_blocks
 from aoq.scoring.protocol import Scorer
 from aoq.types import Positives
 
@@ -38,7 +38,10 @@ class TopLists:
         self.ids[anchors] = ids.gather(1, places)
 
     def sorted(self) -> tuple[Int32s, Floats]:
-        """Hardest first; equal scores in order of id."""
+        """Hardest first; equal scores in order of id.
+
+        Where the last of a list ties with candidates beyond it, which of them is kept is open.
+        """
         ids, scores = self.ids.cpu().numpy(), self.scores.cpu().numpy()
         order = np.lexsort((ids, -scores), axis=1)
         return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
@@ -74,16 +77,11 @@ def mine(
         depth=usable_depth(config.depth_images, positives.swapped, what="images"),
         device=device,
     )
-    n_blocks = len(ranges(positives.n_images, config.block_size)) * len(
-        ranges(positives.n_texts, config.block_size)
-    )
-    with progress_bar("mine", total=n_blocks, unit="blocks") as update:
-        for block in score_blocks(scorer, encoded, block_size=config.block_size):
-            rows, columns = positives.within(block.images, block.texts)
-            block.scores[torch.from_numpy(rows), torch.from_numpy(columns)] = -torch.inf
-            i2t.offer(block.images, block.scores, first_id=block.texts.start)
-            t2i.offer(block.texts, block.scores.T, first_id=block.images.start)
-            update()
+    for block in score_blocks(scorer, encoded, block_size=config.block_size, description="mine"):
+        rows, columns = positives.within(block.images, block.texts)
+        block.scores[torch.from_numpy(rows), torch.from_numpy(columns)] = -torch.inf
+        i2t.offer(block.images, block.scores, first_id=block.texts.start)
+        t2i.offer(block.texts, block.scores.T, first_id=block.images.start)
     i2t_ids, i2t_scores = i2t.sorted()
     t2i_ids, t2i_scores = t2i.sorted()
     return CandidateLists(i2t_ids, i2t_scores, t2i_ids, t2i_scores, provenance)

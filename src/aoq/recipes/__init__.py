@@ -15,7 +15,7 @@ from typing import Any
 
 import tomli_w
 
-from aoq.config import Recipe
+from aoq.config import Behaviour, Recipe, as_published
 from aoq.errors import UserError
 from aoq.storage import write_text
 
@@ -27,9 +27,17 @@ def shipped_recipes() -> list[str]:
     return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
 
 
-def load_recipe(name: str | Path) -> Recipe:
-    """A recipe by its shipped name or by the path of a TOML file."""
-    recipe = _build(Recipe, _read(name), where=str(name))
+def load_recipe(name: str | Path, *, behaviour: Behaviour | None = None) -> Recipe:
+    """A recipe by its shipped name or by the path of a TOML file.
+
+    A behaviour, that of the file or the one given, decides what the settings start from; what the
+    file states stays.
+    """
+    table = _read(name)
+    if behaviour is not None:
+        table["behaviour"] = behaviour
+    start = as_published(Recipe()) if table.get("behaviour") == "official" else Recipe()
+    recipe = _build(Recipe, table, where=str(name), default=start)
     assert isinstance(recipe, Recipe)
     return recipe
 
@@ -59,9 +67,11 @@ def _locate(name: str | Path) -> Path:
     return shipped
 
 
-def _read(name: str | Path) -> dict[str, Any]:
+def _read(name: str | Path, *, below: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The tables of a recipe, laid over those of the recipe it extends."""
     path = _locate(name)
+    if path in below:
+        raise UserError(f"{path} extends itself; name another recipe.")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -69,8 +79,11 @@ def _read(name: str | Path) -> dict[str, Any]:
     parent = table.pop("extends", None)
     if parent is None:
         return table
+    if not isinstance(parent, str):
+        raise UserError(f"{path}: extends is {parent!r}; expected the name of a recipe.")
     beside = path.parent / f"{parent}.toml"
-    return _merge(_read(beside if beside.is_file() else parent), table)
+    found = beside if beside.is_file() and beside != path else parent
+    return _merge(_read(found, below=(*below, path)), table)
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -81,9 +94,8 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _build(kind: type[Any], table: dict[str, Any], *, where: str, default: Any = None) -> Any:
-    """A dataclass from a table; what the table leaves out keeps its default."""
-    start = kind() if default is None else default
+def _build(kind: type[Any], table: dict[str, Any], *, where: str, default: Any) -> Any:
+    """A dataclass from a table; what the table leaves out is as in `default`."""
     hints = typing.get_type_hints(kind)
     changes = {}
     for key, value in table.items():
@@ -95,10 +107,10 @@ def _build(kind: type[Any], table: dict[str, Any], *, where: str, default: Any =
             if not isinstance(value, dict):
                 raise UserError(f"{place} is {value!r}; expected a table [{key}].")
             nested = typing.cast("type[Any]", hints[key])
-            changes[key] = _build(nested, value, where=place, default=getattr(start, key))
+            changes[key] = _build(nested, value, where=place, default=getattr(default, key))
         else:
             changes[key] = _checked(hints[key], value, where=place)
-    return dataclasses.replace(start, **changes)
+    return dataclasses.replace(default, **changes)
 
 
 def _checked(hint: Any, value: Any, *, where: str) -> Any:

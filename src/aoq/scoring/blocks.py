@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from aoq.config import BLOCK_SIZE
 from aoq.data.collate import Collator
+from aoq.errors import UserError
 from aoq.progress import progress_bar
-from aoq.scoring.protocol import MatchingModel, Scorer
+from aoq.scoring.protocol import Scorer, TrainableModel
 from aoq.types import Encoding
-
-BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -44,29 +44,34 @@ def ranges(total: int, size: int) -> list[slice]:
 
 
 def score_blocks(
-    scorer: Scorer, encoded: EncodedDataset, *, block_size: int = BLOCK_ROWS
+    scorer: Scorer,
+    encoded: EncodedDataset,
+    *,
+    block_size: int = BLOCK_SIZE,
+    description: str = "score",
 ) -> Iterator[Block]:
     """The score matrix, block by block, images outermost."""
-    with torch.inference_mode():
-        for images in ranges(len(encoded.images), block_size):
-            for texts in ranges(len(encoded.texts), block_size):
-                scores = scorer.score_matrix(encoded.images[images], encoded.texts[texts])
+    rows, columns = (ranges(len(part), block_size) for part in (encoded.images, encoded.texts))
+    with progress_bar(description, total=len(rows) * len(columns), unit="blocks") as update:
+        for images in rows:
+            for texts in columns:
+                with torch.no_grad():
+                    scores = scorer.score_matrix(encoded.images[images], encoded.texts[texts])
                 yield Block(images, texts, scores)
+                update()
 
 
 def encode_dataset(
-    model: MatchingModel, collator: Collator, *, batch_size: int = 128, description: str = "encode"
+    model: TrainableModel, collator: Collator, *, batch_size: int = 128, description: str = "encode"
 ) -> EncodedDataset:
     """Encode every image and text once, in evaluation mode."""
     n_images, n_texts = len(collator.dataset), collator.dataset.n_texts
-    module = model if isinstance(model, nn.Module) else None
-    was_training = module is not None and module.training
-    if module is not None:
-        module.eval()
     images: list[Encoding] = []
     texts: list[Encoding] = []
+    was_training = model.training
+    model.eval()
     with (
-        torch.inference_mode(),
+        torch.no_grad(),
         progress_bar(description, total=n_images + n_texts, unit="items") as update,
     ):
         for rows in ranges(n_images, batch_size):
@@ -76,9 +81,17 @@ def encode_dataset(
         for rows in ranges(n_texts, batch_size):
             texts.append(model.encode_texts(collator.texts(np.arange(rows.start, rows.stop)))[:])
             update(advance=rows.stop - rows.start)
-    if module is not None and was_training:
-        module.train()
-    return EncodedDataset(images=concatenate(images), texts=concatenate(texts))
+    model.train(was_training)
+    encoded = EncodedDataset(images=concatenate(images), texts=concatenate(texts))
+    for part, what in ((encoded.images, "image"), (encoded.texts, "caption")):
+        finite = part.vectors.flatten(1).isfinite().all(dim=1)
+        if not finite.all():
+            raise UserError(
+                f"{collator.dataset.name} ({collator.dataset.split}), {what} "
+                f"{int(finite.logical_not().nonzero()[0])}: its encoding is not finite; look for "
+                "bad features with `aoq data check`, or for a model that diverged."
+            )
+    return encoded
 
 
 def concatenate(parts: list[Encoding]) -> Encoding:

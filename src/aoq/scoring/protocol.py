@@ -1,13 +1,16 @@
-"""What a matching model is to the rest of the library: four methods.
+"""What a matching model is to the rest of the library.
 
-Losses, mining, training and evaluation know a model by this protocol alone, so a user's own
-two-tower network takes part without inheriting anything.
+Mining and evaluation know a model by the four methods of `MatchingModel`; training also uses what
+every `torch.nn.Module` has. These are protocols: a user's own two-tower module takes part by
+having the methods, without inheriting anything.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, Self, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from aoq.types import Encoding, Texts
@@ -35,6 +38,24 @@ class MatchingModel(Scorer, Protocol):
     def encode_texts(self, texts: Texts) -> Encoding:
         """Padded word ids to encodings."""
         ...
+
+
+class TrainableModel(MatchingModel, Protocol):
+    """A matching model that is a `torch.nn.Module`: what training uses of one."""
+
+    training: bool
+
+    def train(self, mode: bool = True) -> Self: ...
+
+    def eval(self) -> Self: ...
+
+    def to(self, device: str | torch.device) -> Self: ...
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
 
 
 @runtime_checkable

@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from aoq.config import Recipe
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
 from aoq.models import build_model
-from aoq.models.vsrn import VSRN
 from aoq.recipes import load_recipe
+from aoq.scoring.protocol import TrainableModel
 from aoq.storage import RunDirectory, atomic_file
 
 
@@ -38,14 +37,14 @@ class TrainerState:
     best_epoch: int = -1
 
 
-def save_weights(path: Path, model: nn.Module, *, feature_width: int) -> None:
+def save_weights(path: Path, model: TrainableModel, *, feature_width: int) -> None:
     with atomic_file(path) as temporary:
         metadata = {"feature_width": str(feature_width)}
         save_file(model.state_dict(), temporary, metadata=metadata)
 
 
 def save_trainer(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainerState
+    path: Path, model: TrainableModel, optimizer: torch.optim.Optimizer, state: TrainerState
 ) -> None:
     content = {
         "state": asdict(state),
@@ -56,12 +55,14 @@ def save_trainer(
         torch.save(content, temporary)
 
 
-def load_trainer(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainerState:
+def load_trainer(
+    path: Path, model: TrainableModel, optimizer: torch.optim.Optimizer
+) -> TrainerState:
     """Put a saved state back; a fresh state where nothing has been saved."""
     if not path.is_file():
         return TrainerState()
     try:
-        content: dict[str, Any] = torch.load(path, weights_only=True)
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         model.load_state_dict(content["model"])
         optimizer.load_state_dict(content["optimizer"])
         return TrainerState(**content["state"])
@@ -76,7 +77,7 @@ class TrainedRun:
     """A trained model with what it needs to read data."""
 
     recipe: Recipe
-    model: VSRN
+    model: TrainableModel
     vocabulary: Vocabulary
     feature_width: int
 

@@ -1,7 +1,7 @@
 """What a recipe will cost, before anything starts.
 
-A few real steps of each round and the encoding of one batch are timed on the real data with the
-real model; the rest is arithmetic. Nothing is written.
+A few real steps of each round and a slice of the mining are timed on the real data with the real
+model; the rest is arithmetic. Nothing is written.
 """
 
 from __future__ import annotations
@@ -9,36 +9,39 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import torch
 
-from aoq.config import Recipe, RoundConfig
+from aoq.config import MiningConfig, Recipe, RoundConfig
 from aoq.mining.candidates import CandidateLists, Provenance
+from aoq.mining.offline import mine
 from aoq.models import build_model, count_parameters
-from aoq.models.vsrn import VSRN
+from aoq.randomness import epoch_order
 from aoq.sampling import OfflineSampler
-from aoq.training.step import make_batch, step_loss
+from aoq.scoring.blocks import EncodedDataset
+from aoq.scoring.protocol import TrainableModel
+from aoq.training.step import make_batch, make_optimizer, update
 from aoq.training.two_rounds import TrainingData, open_training_data
 from aoq.types import Positives
 
 _TIMED_STEPS = 3
-_ENCODED_AT_ONCE = 128
+_SLICE = 256
 
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Steps of a round and the time of each."""
+    """Steps of a round and the time of them all."""
 
     steps: int
-    seconds_per_step: float
+    seconds: float
 
-    @property
-    def seconds(self) -> float:
-        return self.steps * self.seconds_per_step
+    def __str__(self) -> str:
+        each = 1000 * self.seconds / self.steps
+        return f"{self.steps:,} steps of {each:,.0f} ms: about {duration(self.seconds)}"
 
 
 @dataclass(frozen=True)
@@ -57,83 +60,113 @@ class Plan:
         total = self.round_one.seconds + self.mining_seconds + self.round_two.seconds
         return [
             ("parameters", f"{self.parameters:,}"),
-            ("round one", _describe(self.round_one)),
+            ("round one", str(self.round_one)),
             ("mining", f"about {duration(self.mining_seconds)}"),
-            ("round two", _describe(self.round_two)),
+            ("round two", str(self.round_two)),
             ("time in all", f"about {duration(total)} on this machine, without validation"),
             ("disk", _bytes(self.disk_bytes)),
-            ("memory", f"{_bytes(self.memory_bytes)} at the peak of the timed steps"),
+            ("memory", f"about {_bytes(self.memory_bytes)} at the peak"),
         ]
 
 
 def make_plan(recipe: Recipe) -> Plan:
-    """Time a few steps of each round and work out the rest."""
+    """Time a few steps of each round and a slice of the mining, and work out the rest."""
     recipe = recipe.resolved()
     data = open_training_data(recipe)
     model = build_model(
         recipe.model, feature_width=data.feature_width, vocabulary_size=len(data.vocabulary)
     ).to(data.train.device)
-    lists = _stand_in_lists(recipe, data.train.dataset.positives)
-    sampler = OfflineSampler(
-        lists, data.train.dataset.positives, config=recipe.sampling, seed=recipe.seed
-    )
+    positives = data.train.dataset.positives
+    lists = _stand_in_lists(recipe, positives)
+    sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
     parameters = count_parameters(model)
+    list_bytes = sum(a.nbytes for a in (lists.i2t, lists.i2t_scores, lists.t2i, lists.t2i_scores))
+    mining_seconds, encoding_bytes = _time_mining(model, data, recipe.mining)
     return Plan(
         parameters=parameters,
         round_one=_time_round(model, data, recipe.round_one, sampler),
-        mining_seconds=_time_mining(model, data),
+        mining_seconds=mining_seconds,
         round_two=_time_round(model, data, recipe.round_two, sampler),
         # For each round the best weights, and the trainer's: weights and Adam's two moments.
-        disk_bytes=2 * 4 * 4 * parameters
-        + sum(array.nbytes for array in (lists.i2t, lists.i2t_scores, lists.t2i, lists.t2i_scores)),
-        memory_bytes=_peak_memory(),
+        disk_bytes=2 * 4 * 4 * parameters + list_bytes,
+        memory_bytes=_peak_memory() + encoding_bytes + list_bytes,
     )
 
 
 def _time_round(
-    model: VSRN, data: TrainingData, settings: RoundConfig, sampler: OfflineSampler
+    model: TrainableModel, data: TrainingData, settings: RoundConfig, sampler: OfflineSampler
 ) -> RoundPlan:
+    """A few steps of the first and of the last epoch: with and without warm-up."""
+    steps = -(-data.train.dataset.positives.n_texts // settings.batch_size)
+    last = settings.epochs - 1
+    per_step = {epoch: _time_steps(model, data, settings, sampler, epoch) for epoch in (0, last)}
+    warmup = settings.warmup_epochs
+    seconds = steps * (warmup * per_step[0] + (settings.epochs - warmup) * per_step[last])
+    return RoundPlan(steps=settings.epochs * steps, seconds=seconds)
+
+
+def _time_steps(
+    model: TrainableModel,
+    data: TrainingData,
+    settings: RoundConfig,
+    sampler: OfflineSampler,
+    epoch: int,
+) -> float:
+    """Median seconds of real updates, at a learning rate that changes nothing."""
     pairs = data.train.dataset.positives.pairs
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
-    seconds = []
+    order = epoch_order(len(pairs), seed=0, epoch=epoch)
+    optimizer = make_optimizer(model, settings)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
     model.train()
+    seconds = []
     for step in range(_TIMED_STEPS):
         started = time.perf_counter()
+        rows = order[: settings.batch_size]
         batch = make_batch(
-            data.train,
-            np.roll(pairs, -step * settings.batch_size, axis=0)[: settings.batch_size],
-            sampler=sampler if settings.loss.needs_candidates else None,
-            diagonal_only=settings.loss.diagonal_only,
-            epoch=0,
-            step=step,
+            data.train, pairs[rows], settings=settings, sampler=sampler, epoch=epoch, step=step
         )
-        optimizer.zero_grad(set_to_none=True)
-        step_loss(model, batch, settings.loss).total.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        update(model, optimizer, batch, settings=settings, epoch=epoch)
         seconds.append(time.perf_counter() - started)
-    steps = settings.epochs * -(-len(pairs) // settings.batch_size)
-    return RoundPlan(steps=steps, seconds_per_step=median(seconds))
+    return median(seconds)
 
 
-def _time_mining(model: VSRN, data: TrainingData) -> float:
-    """Encode one batch of images and texts and score them; scale to the whole training set."""
+def _time_mining(
+    model: TrainableModel, data: TrainingData, config: MiningConfig
+) -> tuple[float, int]:
+    """Encode and mine a slice; the seconds and the encodings' bytes of the whole training set."""
     dataset = data.train.dataset
+    n_images = min(_SLICE, len(dataset))
+    n_texts = min(_SLICE, dataset.n_texts)
     model.eval()
-    n_images = min(_ENCODED_AT_ONCE, len(dataset))
-    n_texts = min(_ENCODED_AT_ONCE, dataset.n_texts)
-    with torch.inference_mode():
+    with torch.no_grad():
         started = time.perf_counter()
-        images = model.encode_images(data.train.regions(np.arange(n_images)))
+        images = model.encode_images(data.train.regions(np.arange(n_images)))[:]
         images_done = time.perf_counter()
-        texts = model.encode_texts(data.train.texts(np.arange(n_texts)))
+        texts = model.encode_texts(data.train.texts(np.arange(n_texts)))[:]
         texts_done = time.perf_counter()
-        model.score_matrix(images, texts)
-        scored = time.perf_counter()
-    return (
-        (images_done - started) * len(dataset) / n_images
-        + (texts_done - images_done) * dataset.n_texts / n_texts
-        + (scored - texts_done) * len(dataset) * dataset.n_texts / (n_images * n_texts)
+    apart = Positives.from_pairs([], n_images=n_images, n_texts=n_texts)
+    depth = replace(
+        config,
+        depth_texts=min(config.depth_texts, n_texts),
+        depth_images=min(config.depth_images, n_images),
     )
+    mine(
+        model,
+        EncodedDataset(images, texts),
+        apart,
+        config=depth,
+        provenance=Provenance(teacher="", data=""),
+    )
+    mined = time.perf_counter()
+    image_share, text_share = len(dataset) / n_images, dataset.n_texts / n_texts
+    seconds = (
+        (images_done - started) * image_share
+        + (texts_done - images_done) * text_share
+        + (mined - texts_done) * image_share * text_share
+    )
+    sizes = (images.vectors.nbytes * image_share, texts.vectors.nbytes * text_share)
+    return seconds, int(sum(sizes))
 
 
 def _stand_in_lists(recipe: Recipe, positives: Positives) -> CandidateLists:
@@ -159,13 +192,6 @@ def _peak_memory() -> int:
         return 1024 * int(status.read_text().split("VmHWM:")[1].split()[0])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def _describe(plan: RoundPlan) -> str:
-    return (
-        f"{plan.steps:,} steps of {1000 * plan.seconds_per_step:,.0f} ms: "
-        f"about {duration(plan.seconds)}"
-    )
 
 
 def duration(seconds: float) -> str:

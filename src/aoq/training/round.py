@@ -11,23 +11,18 @@ import time
 from collections import defaultdict
 from dataclasses import replace
 
-import numpy as np
-import torch
-from torch import nn
-
 from aoq.config import RoundConfig
 from aoq.data.collate import Collator
 from aoq.errors import UserError
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import evaluate
-from aoq.losses import LossTerms
-from aoq.models.vsrn import VSRN
 from aoq.progress import EventLog, progress_bar, say
 from aoq.randomness import epoch_order, seed_torch
 from aoq.sampling import OfflineSampler
+from aoq.scoring.protocol import TrainableModel
 from aoq.storage import RunDirectory
 from aoq.training.checkpoint import TrainerState, load_trainer, save_trainer, save_weights
-from aoq.training.step import make_batch, step_loss
+from aoq.training.step import make_batch, make_optimizer, update
 from aoq.types import Ids
 
 
@@ -39,7 +34,7 @@ class Round:
         run: RunDirectory,
         settings: RoundConfig,
         *,
-        model: VSRN,
+        model: TrainableModel,
         train: Collator,
         dev: Collator,
         sampler: OfflineSampler | None,
@@ -55,19 +50,21 @@ class Round:
         self.seed = seed
         self.label = label
         self.log = EventLog(run.events)
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
+        self.optimizer = make_optimizer(model, settings)
         self.state = load_trainer(run.trainer, model, self.optimizer)
-
-    @property
-    def finished(self) -> bool:
-        return self.state.epoch >= self.settings.epochs
 
     def fit(self) -> TrainerState:
         """Train the epochs that are left."""
-        while not self.finished:
+        while self.state.epoch < self.settings.epochs:
             self._train_epoch(self.state.epoch)
-            metrics = evaluate(self.model, self.dev, description=f"{self.label}: validate")
-            self._finish_epoch(metrics)
+            metrics, best = self._validate(self.state.epoch)
+            self.state = replace(self.state, epoch=self.state.epoch + 1, step=0)
+            self._save()
+            say(
+                f"{self.label}: epoch {self.state.epoch}/{self.settings.epochs}  "
+                f"dev rsum {metrics.rsum:.1f}  R@1 {metrics.i2t.r1:.1f} i2t, "
+                f"{metrics.t2i.r1:.1f} t2i{'  (best)' if best else ''}"
+            )
         return self.state
 
     def _batches(self, epoch: int) -> list[Ids]:
@@ -79,6 +76,7 @@ class Round:
         return [batch for batch in batches if len(batch) > 1]
 
     def _train_epoch(self, epoch: int) -> None:
+        """The steps of an epoch that are left, with what is due in between."""
         self.model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate_at(epoch)
@@ -86,16 +84,15 @@ class Round:
         title = f"{self.label}: epoch {epoch + 1}/{self.settings.epochs}"
         sums: defaultdict[str, float] = defaultdict(float)
         started, first = time.monotonic(), self.state.step
-        with progress_bar(title, total=len(batches), unit="steps") as update:
-            update(advance=first)
+        with progress_bar(title, total=len(batches), unit="steps") as advance:
+            advance(advance=first)
             for step in range(first, len(batches)):
                 terms = self._step(batches[step], epoch=epoch, step=step)
                 for name, value in terms.items():
                     sums[name] += value
                 self.state = replace(self.state, step=step + 1)
-                if (step + 1) % self.settings.checkpoint_every == 0:
-                    save_trainer(self.run.trainer, self.model, self.optimizer, self.state)
-                update(note=f"loss {sum(terms.values()):.2f}")
+                self._between_steps(epoch * len(batches) + step + 1, last=step + 1 == len(batches))
+                advance(note=f"loss {sum(terms.values()):.2f}")
         n_steps = len(batches) - first
         self.log.write(
             "epoch",
@@ -109,54 +106,47 @@ class Round:
     def _step(self, pair_ids: Ids, *, epoch: int, step: int) -> dict[str, float]:
         """One update of the weights; the loss terms it was made from."""
         seed_torch(self.seed, epoch=epoch + 1, step=step)
-        loss_config = self.settings.loss_at(epoch)
         batch = make_batch(
             self.train,
             pair_ids,
-            sampler=self.sampler if loss_config.needs_candidates else None,
-            diagonal_only=loss_config.diagonal_only,
+            settings=self.settings,
+            sampler=self.sampler,
             epoch=epoch,
             step=step,
         )
-        loss = step_loss(self.model, batch, loss_config)
-        terms = self._finite_terms(loss, pair_ids, epoch=epoch, step=step)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.total.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        self.optimizer.step()
-        return terms
+        try:
+            return update(self.model, self.optimizer, batch, settings=self.settings, epoch=epoch)
+        except UserError as error:
+            images = [self.train.dataset.image_ids[image] for image in pair_ids[:, 0]]
+            self.log.write("not_finite", epoch=epoch + 1, step=step + 1, images=images)
+            raise UserError(f"epoch {epoch + 1}, step {step + 1}: {error}") from None
 
-    def _finite_terms(
-        self, loss: LossTerms, pair_ids: Ids, *, epoch: int, step: int
-    ) -> dict[str, float]:
-        terms = {name: float(value.detach()) for name, value in loss.terms.items()}
-        if all(math.isfinite(value) for value in terms.values()):
-            return terms
-        self.log.write("not_finite", epoch=epoch + 1, step=step, loss=str(terms))
-        images = ", ".join(self.train.dataset.image_ids[i] for i in np.unique(pair_ids[:5, 0]))
-        raise UserError(
-            f"the loss is no longer finite in epoch {epoch + 1}, step {step + 1} ({terms}; images "
-            f"{images}, ...); the last saved state is kept: lower the learning rate and continue."
-        )
+    def _between_steps(self, steps: int, *, last: bool) -> None:
+        """A validation or a saved state where one is due; the end of an epoch brings both."""
+        every, save_every = self.settings.validate_every, self.settings.checkpoint_every
+        if every is not None and steps % every == 0 and not last:
+            self._validate(self.state.epoch)
+        if steps % save_every == 0 and not last:
+            self._save()
 
-    def _finish_epoch(self, metrics: Metrics) -> None:
-        """Note the validation, keep the model if it is the best, save the state."""
-        epoch = self.state.epoch
+    def _validate(self, epoch: int) -> tuple[Metrics, bool]:
+        """Judge the model on dev, and keep its weights where they are the best so far.
+
+        Weights of the warm-up are kept only until the loss itself has had its turn.
+        """
+        metrics = evaluate(self.model, self.dev, description=f"{self.label}: validate")
         score = metrics.rsum if self.settings.select_by == "rsum" else metrics.r1_r5
         if self.settings.warming_up(epoch):
-            score = -math.inf  # kept only until the loss itself has had an epoch
+            score = -math.inf
         best = score > self.state.best or self.state.best_epoch < 0
-        self.state = TrainerState(
-            epoch=epoch + 1,
-            best=max(score, self.state.best),
-            best_epoch=epoch + 1 if best else self.state.best_epoch,
-        )
-        self.log.write("validation", epoch=epoch + 1, best=best, **metrics.as_dict())
         if best:
+            self.state = replace(self.state, best=score, best_epoch=epoch + 1)
             width = self.train.dataset.features.shape[2]
             save_weights(self.run.model, self.model, feature_width=width)
-        save_trainer(self.run.trainer, self.model, self.optimizer, self.state)
-        say(
-            f"{self.label}: epoch {epoch + 1}/{self.settings.epochs}  dev rsum {metrics.rsum:.1f}  "
-            f"R@1 {metrics.i2t.r1:.1f} i2t, {metrics.t2i.r1:.1f} t2i{'  (best)' if best else ''}"
+        self.log.write(
+            "validation", epoch=epoch + 1, step=self.state.step, best=best, **metrics.as_dict()
         )
+        return metrics, best
+
+    def _save(self) -> None:
+        save_trainer(self.run.trainer, self.model, self.optimizer, self.state)

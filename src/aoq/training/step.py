@@ -7,36 +7,43 @@ batch normalisation sees each set on its own. Texts are encoded in one pass.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from aoq.config import LossConfig
+from aoq.config import LossConfig, RoundConfig
 from aoq.data.collate import Collator
+from aoq.errors import UserError
 from aoq.losses import BatchScores, LossTerms, OfflineScores, compute_loss
 from aoq.sampling import OfflineSampler
-from aoq.scoring.protocol import HasAuxiliaryLoss, MatchingModel
+from aoq.scoring.protocol import HasAuxiliaryLoss, MatchingModel, TrainableModel
 from aoq.types import Encoding, Ids, StepBatch, Texts
+
+
+def make_optimizer(model: TrainableModel, settings: RoundConfig) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
 
 
 def make_batch(
     collator: Collator,
     pair_ids: Ids,
     *,
+    settings: RoundConfig,
     sampler: OfflineSampler | None,
-    diagonal_only: bool,
     epoch: int,
     step: int,
 ) -> StepBatch:
-    """Read the positive pairs (B, 2) of a step, and draw their offline negatives."""
+    """Read the positive pairs (B, 2) of a step, and draw their offline negatives if it has any."""
     image_ids, text_ids = pair_ids.T
     pairs = collator.pairs(image_ids, text_ids)
-    if diagonal_only:
+    if settings.diagonal_only:
         negatives = ~torch.eye(len(pair_ids), dtype=torch.bool)
     else:
         together = collator.dataset.positives.contains(image_ids[:, None], text_ids[None, :])
         negatives = torch.from_numpy(~together)
     negatives = negatives.to(collator.device)
-    if sampler is None:
+    if sampler is None or not settings.loss_at(epoch).needs_candidates:
         return StepBatch(pairs=pairs, negatives=negatives)
     drawn = sampler.draw(image_ids, text_ids, epoch=epoch, step=step)
     return StepBatch(
@@ -46,6 +53,32 @@ def make_batch(
         partners=collator.pairs(drawn.partner_images, drawn.partner_texts),
         derived_mask=torch.from_numpy(drawn.valid).to(collator.device),
     )
+
+
+def update(
+    model: TrainableModel,
+    optimizer: torch.optim.Optimizer,
+    batch: StepBatch,
+    *,
+    settings: RoundConfig,
+    epoch: int,
+) -> dict[str, float]:
+    """One clipped step of the optimiser; the loss terms it was made from.
+
+    Refuses to step where a term or the gradient is not finite: the weights stay as they were.
+    """
+    loss = step_loss(model, batch, settings.loss_at(epoch))
+    terms = {name: float(value.detach()) for name, value in loss.terms.items()}
+    optimizer.zero_grad(set_to_none=True)
+    loss.total.backward()  # type: ignore[no-untyped-call]
+    norm = float(nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm))
+    if not all(math.isfinite(value) for value in (*terms.values(), norm)):
+        raise UserError(
+            f"the loss or its gradient is no longer finite ({terms}, norm {norm}); the last saved "
+            "state is kept: start a new run with a lower learning rate."
+        )
+    optimizer.step()
+    return terms
 
 
 def step_loss(model: MatchingModel, batch: StepBatch, config: LossConfig) -> LossTerms:
