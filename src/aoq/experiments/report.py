@@ -99,13 +99,13 @@ class Retrieval:
 def write_report(run: RunDirectory, settings: Sequence[Setting]) -> Path:
     """Write `report.html` into the run from what its settings have stored."""
     require_packages("jinja2", extra="web")
-    from jinja2 import Environment, PackageLoader, select_autoescape
+    from jinja2 import Environment, PackageLoader
 
     recipe = load_recipe(run.config)
     data = Path(recipe.data)
     environment = Environment(
         loader=PackageLoader("aoq.experiments"),
-        autoescape=select_autoescape(),
+        autoescape=True,  # captions are anybody's text
         trim_blocks=True,
         lstrip_blocks=True,
     )
