@@ -68,7 +68,7 @@ def photograph(report: Path, picture: Path) -> None:
                 chromium,
                 *CHROMIUM_FLAGS,
                 f"--user-data-dir={profile}",
-                "--window-size=1080,1330",
+                "--window-size=1080,1420",
                 f"--screenshot={picture}",
                 report.resolve().as_uri(),
             ],

@@ -23,6 +23,13 @@ def _require(condition: bool, sentence: str) -> None:
         raise UserError(sentence)
 
 
+def _require_counts(settings: object, *names: str) -> None:
+    """Refuse what is less than 1; what is None is not set."""
+    for name in names:
+        value = getattr(settings, name)
+        _require(value is None or value >= 1, f"{name} is {value}; it has to be at least 1.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Which model, and how wide it is."""
@@ -45,9 +52,7 @@ class ModelConfig:
     "Longer captions are cut for the caption loss."
 
     def __post_init__(self) -> None:
-        for name in ("joint_width", "word_width", "caption_width"):
-            value = getattr(self, name)
-            _require(value >= 1, f"model.{name} is {value}; it has to be at least 1.")
+        _require_counts(self, "joint_width", "word_width", "caption_width")
         _require(
             self.caption_max_words >= 2,
             f"model.caption_max_words is {self.caption_max_words}; <start> and <end> need 2.",
@@ -116,15 +121,8 @@ class RoundConfig:
     "Steps between two saved states, besides the one after each epoch."
 
     def __post_init__(self) -> None:
-        for name in (
-            "epochs",
-            "decay_after",
-            "checkpoint_every",
-            "validation_texts",
-            "validate_every",
-        ):
-            value = getattr(self, name)
-            _require(value is None or value >= 1, f"{name} is {value}; it has to be at least 1.")
+        _require_counts(self, "epochs", "decay_after", "checkpoint_every")
+        _require_counts(self, "validation_texts", "validate_every")
         _require(
             0 <= self.warmup_epochs < self.epochs,
             f"warmup_epochs is {self.warmup_epochs}; it has to be at least 0 and less than epochs.",
@@ -162,9 +160,7 @@ class MiningConfig:
     "Rows and columns of the score matrix that are in memory at a time."
 
     def __post_init__(self) -> None:
-        for name in ("depth_texts", "depth_images", "block_size"):
-            value = getattr(self, name)
-            _require(value >= 1, f"mining.{name} is {value}; it has to be at least 1.")
+        _require_counts(self, "depth_texts", "depth_images", "block_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,9 +179,7 @@ class SamplingConfig:
     "Draws before the exhaustive search for a pair that does not belong together."
 
     def __post_init__(self) -> None:
-        for name in ("depth_texts", "depth_images", "tries"):
-            value = getattr(self, name)
-            _require(value >= 1, f"sampling.{name} is {value}; it has to be at least 1.")
+        _require_counts(self, "depth_texts", "depth_images", "tries")
 
 
 @dataclass(frozen=True, kw_only=True)

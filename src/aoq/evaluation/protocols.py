@@ -10,22 +10,10 @@ from aoq.config import BLOCK_SIZE
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.metrics import Metrics
-from aoq.evaluation.ranks import Ranks, ranks_in_blocks
+from aoq.evaluation.ranks import ranks_in_blocks
 from aoq.scoring.blocks import encode_dataset
 from aoq.scoring.protocol import TrainableModel
 from aoq.types import Positives
-
-
-def rank_dataset(
-    model: TrainableModel,
-    collator: Collator,
-    *,
-    block_size: int = BLOCK_SIZE,
-    description: str = "evaluate",
-) -> Ranks:
-    """Every image against every text of the data set, both ways."""
-    encoded = encode_dataset(model, collator, description=description)
-    return ranks_in_blocks(model, encoded, collator.dataset.positives, block_size=block_size)
 
 
 def evaluate(
@@ -35,10 +23,10 @@ def evaluate(
     block_size: int = BLOCK_SIZE,
     description: str = "evaluate",
 ) -> Metrics:
-    """The metrics of a model on one split."""
-    return Metrics.from_ranks(
-        rank_dataset(model, collator, block_size=block_size, description=description)
-    )
+    """Every image against every text of one split, both ways."""
+    encoded = encode_dataset(model, collator, description=description)
+    positives = collator.dataset.positives
+    return Metrics.from_ranks(ranks_in_blocks(model, encoded, positives, block_size=block_size))
 
 
 def first_texts(dataset: PairDataset, n_texts: int) -> PairDataset:
