@@ -84,15 +84,15 @@ class Round:
         title = f"{self.label}: epoch {epoch + 1}/{self.settings.epochs}"
         sums: defaultdict[str, float] = defaultdict(float)
         started, first = time.monotonic(), self.state.step
-        with progress_bar(title, total=len(batches), unit="steps") as advance:
-            advance(advance=first)
+        with progress_bar(title, total=len(batches), unit="steps") as bar:
+            bar(advance=first)
             for step in range(first, len(batches)):
                 terms = self._step(batches[step], epoch=epoch, step=step)
                 for name, value in terms.items():
                     sums[name] += value
                 self.state = replace(self.state, step=step + 1)
                 self._between_steps(epoch * len(batches) + step + 1, last=step + 1 == len(batches))
-                advance(note=f"loss {sum(terms.values()):.2f}")
+                bar(note=f"loss {sum(terms.values()):.2f}")
         n_steps = len(batches) - first
         self.log.write(
             "epoch",
