@@ -1,8 +1,9 @@
-"""The README's figure and figures: results/demo.json and docs/images/demo.png from a demo run.
+"""The README's picture and figures: docs/images/demo.png and results/demo.json from demo runs.
 
-    .venv/bin/python scripts/readme_figure.py runs/demo
+    .venv/bin/python scripts/readme_figure.py runs/demo [runs/demo-seed-1 ...]
 
-Needs a Chromium on the PATH for the picture, which is the top of the run's report.
+Needs a Chromium on the PATH for the picture, which is the top of the first run's report. Prints the
+mean and standard deviation of the test rsum over the runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
 
 import torch
 
@@ -36,21 +39,15 @@ CHROMIUM_FLAGS = (
 )
 
 
-def collect(run: Path) -> dict[str, object]:
-    """Every setting's test result and training time, with the recipe and the machine."""
+def collect(run: Path) -> dict[str, Any]:
+    """Every setting's test result and training time, with the recipe."""
     settings = {
         title: Setting.read(title, run / loss.replace("_", "-")) for title, loss in SETTINGS.items()
     }
     recipe = recipe_as_dict(load_recipe(run / "config.toml"))
     recipe.pop("data")
     return {
-        "machine": {
-            "cores": os.cpu_count(),
-            "processor": platform.machine(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-        "command": "aoq demo",
+        "command": f"aoq demo --seed {recipe['seed']}",
         "test": {title: setting.result for title, setting in settings.items()},
         "training_seconds": {title: round(s.seconds) for title, s in settings.items()},
         "recipe": recipe,
@@ -78,11 +75,21 @@ def photograph(report: Path, picture: Path) -> None:
 
 
 def main() -> None:
-    run = Path(sys.argv[1])
-    results = ROOT / "results" / "demo.json"
-    results.parent.mkdir(exist_ok=True)
-    results.write_text(json.dumps(collect(run), indent=2) + "\n")
-    photograph(run / "report.html", ROOT / "docs" / "images" / "demo.png")
+    folders = [Path(argument) for argument in sys.argv[1:]]
+    runs = [collect(folder) for folder in folders]
+    machine = {
+        "cores": os.cpu_count(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    content = json.dumps({"machine": machine, "runs": runs}, indent=2)
+    (ROOT / "results" / "demo.json").write_text(content + "\n")
+    for title in SETTINGS:
+        sums = [run["test"][title]["rsum"] for run in runs]
+        spread = stdev(sums) if len(sums) > 1 else 0.0
+        print(f"{title}: test rsum {mean(sums):.1f}, deviation {spread:.1f}, {len(sums)} seeds")
+    photograph(folders[0] / "report.html", ROOT / "docs" / "images" / "demo.png")
 
 
 if __name__ == "__main__":

@@ -192,7 +192,8 @@ def train(
     force
         Start anew where `out` exists.
     """
-    from aoq.training.two_rounds import open_training_data, train_round
+    from aoq.training.inputs import open_training_data
+    from aoq.training.two_rounds import train_round
 
     data = open_training_data(settings)
     train_round(out, settings, data, which=round, candidates=candidates, force=force)
@@ -232,7 +233,7 @@ def mine(
     """
     from aoq.recipes import load_recipe
     from aoq.storage import RunDirectory
-    from aoq.training.two_rounds import mine_run
+    from aoq.training.trained import mine_run
 
     directory = RunDirectory(run).require_trained()
     out = out or directory.candidates
@@ -303,7 +304,7 @@ def evaluate(
     as_json
         Print JSON for programs.
     """
-    from aoq.training.two_rounds import evaluate_run
+    from aoq.training.trained import evaluate_run
 
     metrics = evaluate_run(run, split=split, data=data, block_size=block_size).as_dict()
     if as_json:

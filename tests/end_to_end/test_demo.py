@@ -17,7 +17,8 @@ from aoq.experiments.demo import SETTINGS, run_demo
 from aoq.mining.candidates import CandidateLists
 from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, read_json_lines
-from aoq.training.two_rounds import run_recipe, stored_result
+from aoq.training.trained import stored_result
+from aoq.training.two_rounds import run_recipe
 from tests.training.test_round import assert_same_weights, small_recipe
 
 README = Path(__file__).resolve().parents[2] / "README.md"

@@ -24,14 +24,9 @@ from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, read_json_lines
 from aoq.training import step as step_module
 from aoq.training.checkpoint import load_run
-from aoq.training.two_rounds import (
-    evaluate_run,
-    mine_run,
-    open_training_data,
-    run_recipe,
-    stored_result,
-    train_round,
-)
+from aoq.training.inputs import open_training_data
+from aoq.training.trained import evaluate_run, mine_run, stored_result
+from aoq.training.two_rounds import run_recipe, train_round
 from tests.conftest import write_precomp
 
 ROUND = RoundConfig(epochs=3, batch_size=16, learning_rate=1e-3, decay_after=2, checkpoint_every=1)

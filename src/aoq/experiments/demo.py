@@ -17,7 +17,8 @@ from aoq.experiments.report import Setting, write_report
 from aoq.progress import say
 from aoq.recipes import load_recipe
 from aoq.storage import MANIFEST
-from aoq.training.two_rounds import open_training_data, prepare_run, round_one_and_lists
+from aoq.training.inputs import open_training_data
+from aoq.training.two_rounds import prepare_run, round_one_and_lists
 
 SETTINGS: dict[str, LossName] = {
     "online": "online",

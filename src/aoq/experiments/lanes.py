@@ -22,7 +22,9 @@ import torch
 from aoq.config import Recipe
 from aoq.progress import be_quiet, progress_bar
 from aoq.storage import RunDirectory, read_json_lines
-from aoq.training.two_rounds import judge_on_test, open_training_data, train_round
+from aoq.training.inputs import open_training_data
+from aoq.training.trained import judge_on_test
+from aoq.training.two_rounds import train_round
 
 _LOOK_EVERY_SECONDS = 0.5
 

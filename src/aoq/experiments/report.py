@@ -27,7 +27,7 @@ from aoq.recipes import load_recipe
 from aoq.scoring.blocks import encode_dataset
 from aoq.storage import RunDirectory, read_json_lines, write_text
 from aoq.training.checkpoint import load_run
-from aoq.training.two_rounds import stored_result
+from aoq.training.trained import stored_result
 from aoq.types import Ids
 
 _THUMBNAIL = 176

@@ -24,8 +24,8 @@ from aoq.randomness import epoch_order
 from aoq.sampling import OfflineSampler
 from aoq.scoring.blocks import EncodedDataset
 from aoq.scoring.protocol import TrainableModel
+from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.step import make_batch, make_optimizer, update
-from aoq.training.two_rounds import TrainingData, open_training_data
 from aoq.types import Positives
 
 _TIMED_STEPS = 3

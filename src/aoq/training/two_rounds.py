@@ -8,92 +8,28 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
-from aoq.config import BLOCK_SIZE, MiningConfig, Recipe, RoundConfig
-from aoq.data.check import check_dataset
+from aoq.config import Recipe, RoundConfig
 from aoq.data.collate import Collator
-from aoq.data.dataset import open_dataset, splits_of, training_captions
-from aoq.data.vocabulary import Vocabulary
+from aoq.data.dataset import splits_of
 from aoq.errors import UserError
-from aoq.evaluation.metrics import Metrics
-from aoq.evaluation.protocols import evaluate, first_texts
-from aoq.mining.candidates import CandidateLists, Provenance
-from aoq.mining.offline import mine
+from aoq.evaluation.protocols import first_texts
+from aoq.mining.candidates import CandidateLists
 from aoq.models import build_model
-from aoq.progress import EventLog, say, warn
 from aoq.randomness import seed_torch
 from aoq.recipes import load_recipe, save_recipe
 from aoq.sampling import OfflineSampler
-from aoq.scoring.blocks import encode_dataset
-from aoq.storage import (
-    RunDirectory,
-    append_json_line,
-    hash_file,
-    is_vacant,
-    read_json_lines,
-    remove_leftovers,
-    write_json,
-)
-from aoq.training.checkpoint import TrainedRun, TrainerState, load_run
+from aoq.storage import RunDirectory, hash_file, is_vacant, remove_leftovers, write_json
+from aoq.training.checkpoint import TrainerState
+from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.round import Round
+from aoq.training.trained import judge_on_test, mine_run
 
 RoundName = Literal["one", "two"]
 ROUND_ONE, ROUND_TWO = "round-one", "round-two"
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """The splits and the vocabulary that every round of a run reads."""
-
-    train: Collator
-    dev: Collator
-    vocabulary: Vocabulary
-
-    @property
-    def feature_width(self) -> int:
-        return int(self.train.dataset.features.shape[2])
-
-
-def default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData:
-    """Check the data set, unless that has been done, and open what training reads."""
-    if not recipe.data:
-        raise UserError("no data set is named; add --data FOLDER (see `aoq data build --help`).")
-    folder, device = Path(recipe.data), default_device()
-    if not checked:
-        report = check_dataset(folder)
-        report.raise_for_errors()
-        for warning in report.warnings:
-            warn(warning)
-    vocabulary = Vocabulary.build(training_captions(folder), min_count=recipe.min_word_count)
-    return TrainingData(
-        train=_open_split(folder, "train", vocabulary, device=device),
-        dev=_open_split(folder, "dev", vocabulary, device=device),
-        vocabulary=vocabulary,
-    )
-
-
-def _open_split(folder: Path, split: str, vocabulary: Vocabulary, *, device: str) -> Collator:
-    """One split as batches; says so where captions hold no word that the model will know."""
-    collator = Collator(open_dataset(folder, split), vocabulary, device=device)
-    unknown = collator.unknown_texts()
-    if len(unknown):
-        example = collator.dataset.captions[unknown[0]]
-        warn(
-            f"{folder}: {len(unknown):,} {split} captions are made of unknown words only, such as "
-            f"{example!r}."
-        )
-    return collator
 
 
 def prepare_run(
@@ -200,82 +136,6 @@ def _make_sampler(
     lists.require_fit(data.train.dataset, source=candidates)
     positives = data.train.dataset.positives
     return OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
-
-
-def _open_trained(run: Path, *, split: str, data: Path | None) -> tuple[TrainedRun, Collator]:
-    """A trained model and the split it is to read, its own data set's unless told otherwise."""
-    trained = load_run(run, device=default_device())
-    dataset = open_dataset(data or Path(trained.recipe.data), split)
-    trained.require_width(dataset.features.shape[2], source=dataset.name)
-    return trained, Collator(dataset, trained.vocabulary, device=default_device())
-
-
-def mine_run(
-    run: Path, out: Path, *, data: Path | None = None, config: MiningConfig | None = None
-) -> CandidateLists:
-    """Rank the training set with a trained model and store the lists."""
-    trained, collator = _open_trained(run, split="train", data=data)
-    started = time.monotonic()
-    lists = mine(
-        trained.model,
-        encode_dataset(trained.model, collator, description="encode the training set"),
-        collator.dataset.positives,
-        config=config or trained.recipe.mining,
-        provenance=Provenance(
-            teacher=hash_file(RunDirectory(run).model), data=collator.dataset.fingerprint
-        ),
-    )
-    lists.save(out)
-    seconds = time.monotonic() - started
-    EventLog(RunDirectory(run).events).write(
-        "mined", seconds=round(seconds, 2), i2t=lists.i2t.shape, t2i=lists.t2i.shape
-    )
-    say(
-        f"mined {lists.depth_texts} texts for each of {len(lists.i2t):,} images and "
-        f"{lists.depth_images} images for each of {len(lists.t2i):,} texts in {seconds:.1f} s"
-    )
-    return lists
-
-
-def evaluate_run(
-    run: Path, *, split: str = "test", data: Path | None = None, block_size: int = BLOCK_SIZE
-) -> Metrics:
-    """Judge the best model of a run on one split, and note the result in the run."""
-    trained, collator = _open_trained(run, split=split, data=data)
-    started = time.monotonic()
-    metrics = evaluate(trained.model, collator, block_size=block_size)
-    directory = RunDirectory(run)
-    append_json_line(
-        directory.results,
-        {
-            "split": split,
-            "model": hash_file(directory.model),
-            "data": collator.dataset.fingerprint,
-            **metrics.as_dict(),
-        },
-    )
-    seconds = round(time.monotonic() - started, 2)
-    EventLog(directory.events).write("evaluated", split=split, seconds=seconds)
-    return metrics
-
-
-def stored_result(run: Path, *, split: str) -> dict[str, Any] | None:
-    """The result of a run's model, as it is, on its own data set, if there is one."""
-    directory = RunDirectory(run).require_trained()
-    dataset = open_dataset(Path(load_recipe(directory.config).data), split)
-    wanted = (split, hash_file(directory.model), dataset.fingerprint)
-    lines = read_json_lines(directory.results)
-    fitting = [line for line in lines if (line["split"], line["model"], line["data"]) == wanted]
-    return fitting[-1] if fitting else None
-
-
-def judge_on_test(run: Path) -> dict[str, Any]:
-    """The result of a run on its test split, judged now if it has not been."""
-    if stored_result(run, split="test") is None:
-        evaluate_run(run)
-    result = stored_result(run, split="test")
-    assert result is not None
-    return result
 
 
 def round_one_and_lists(path: Path, recipe: Recipe, data: TrainingData) -> Path:
