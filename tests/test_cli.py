@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from aoq.recipes import save_recipe
+from aoq.recipes import save_recipe, shipped_recipes
 from tests.training.test_round import small_recipe
 
 
@@ -158,6 +158,24 @@ def test_a_behaviour_gives_way_to_flags(tmp_path, recipe_file):
     stored = (tmp_path / "run" / "config.toml").read_text()
     assert 'behaviour = "official"' in stored
     assert 'select_by = "rsum"' in stored
+
+
+def test_lists_are_refused_in_round_one(tmp_path, recipe_file):
+    done = aoq("train", recipe_file, "--out", tmp_path / "run", "--candidates", tmp_path / "lists")
+    assert done.returncode == 2
+    assert "--candidates is for round two" in done.stderr
+
+
+def test_the_folder_of_a_whole_run_points_to_its_rounds(tmp_path, recipe_file):
+    aoq("run", recipe_file, "--out", tmp_path / "run", "--round-two.epochs", 1)
+    done = aoq("evaluate", tmp_path / "run")
+    assert done.returncode == 2
+    assert str(tmp_path / "run" / "round-two") in done.stderr
+
+
+def test_the_help_names_every_shipped_recipe():
+    text = aoq("run", "--help").stdout
+    assert all(name in text for name in shipped_recipes())
 
 
 def test_a_file_where_a_folder_should_go_is_one_sentence(tmp_path, recipe_file):

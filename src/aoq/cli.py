@@ -144,6 +144,7 @@ def build(
         records = read_records(file, pictures=pictures or file.parent, splits=splits)
         build_dataset(records, out, name=out.name, force=force)
     check(out)
+    _next_steps(f"aoq run scenes-small --data {out} --out runs/{out.name}")
 
 
 @data_app.command
@@ -164,6 +165,8 @@ def check(folder: Path, /) -> None:
     report.raise_for_errors()
     for what, count in report.facts.items():
         say(f"{what}: {count:,}")
+    if not report.warnings:
+        say("nothing odd found")
 
 
 @app.command
@@ -182,7 +185,8 @@ def train(
     Parameters
     ----------
     recipe
-        Name of a shipped recipe, or a TOML file.
+        A TOML file, or the name of a shipped recipe: scenes-tiny, scenes-small (small enough for
+        two cores), vsrn-f30k, vsrn-coco (the paper's; they want a GPU).
     out
         Folder of the run; one that was started with the same settings is continued.
     round
@@ -192,12 +196,21 @@ def train(
     force
         Start anew where `out` exists.
     """
+    from aoq.storage import RunDirectory
     from aoq.training.inputs import open_training_data
     from aoq.training.two_rounds import train_round
 
+    if candidates is not None and round == "one":
+        raise UserError("--candidates is for round two; add --round two or leave it out.")
     data = open_training_data(settings)
     train_round(out, settings, data, which=round, candidates=candidates, force=force)
-    _next_steps(f"aoq evaluate {out}", f"aoq mine {out}")
+    _next_steps(f"aoq evaluate {out}")
+    if round == "one":
+        lists = RunDirectory(out).candidates
+        _next_steps(
+            f"aoq mine {out}",
+            f"aoq train {recipe} --round two --candidates {lists} --data {settings.data} --out ...",
+        )
 
 
 @app.command
@@ -260,7 +273,8 @@ def run(
     Parameters
     ----------
     recipe
-        Name of a shipped recipe, or a TOML file.
+        A TOML file, or the name of a shipped recipe: scenes-tiny, scenes-small (small enough for
+        two cores), vsrn-f30k, vsrn-coco (the paper's; they want a GPU).
     out
         Folder of the run; one that was started with the same settings is continued.
     plan
@@ -345,9 +359,12 @@ def main() -> None:
     except UserError as error:
         _fail(error.problems)
     except CycloptsError as error:
-        _fail([f"{error} See `aoq --help`."])
+        _fail([f"{error} See `{' '.join(('aoq', *(error.command_chain or ())))} --help`."])
     except OSError as error:
-        _fail([f"{error.filename or 'a file'}: {error.strerror or error}."])
+        reason = error.strerror or error
+        _fail(
+            [f"cannot read or write {error.filename or 'a file'} ({reason}); name another place."]
+        )
     except KeyboardInterrupt:
         _fail(["interrupted; the same command continues where it stopped."], code=130)
 

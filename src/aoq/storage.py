@@ -156,8 +156,9 @@ class RunDirectory:
         """This run, if it holds a trained model."""
         for file in (self.config, self.vocabulary, self.model):
             if not file.is_file():
+                rounds = ", ".join(str(model.parent) for model in self.path.glob("*/model.*"))
+                hint = f"name one of {rounds}" if rounds else "name the folder of a trained round"
                 raise UserError(
-                    f"{self.path} holds no trained model: {file.name} is missing; "
-                    "name the folder that `aoq train` or `aoq run` wrote."
+                    f"{self.path} holds no trained model: {file.name} is missing; {hint}."
                 )
         return self

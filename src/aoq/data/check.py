@@ -28,6 +28,7 @@ from aoq.data.readers import shown
 from aoq.errors import UserError
 from aoq.progress import progress_bar
 from aoq.storage import MANIFEST, hash_file
+from aoq.types import SPLITS
 
 ROWS_AT_ONCE = 256
 FEWEST_WORDS, MOST_WORDS = 3, 60
@@ -71,13 +72,24 @@ def check_dataset(folder: Path) -> Report:
     shared, twice = _repeated_images(folder, datasets, digests)
     return Report(
         errors=(*errors, *shared),
-        warnings=(*twice, *_odd_captions(datasets)),
+        warnings=(*_missing_splits(folder), *twice, *_odd_captions(datasets)),
         facts={
             f"{dataset.split} {what}": count
             for dataset in datasets
             for what, count in (("images", len(dataset)), ("captions", dataset.n_texts))
         },
     )
+
+
+def _missing_splits(folder: Path) -> list[str]:
+    present = splits_of(folder)
+    missing = [split for split in SPLITS if split not in present]
+    if not missing:
+        return []
+    return [
+        f"{folder} has no {' and no '.join(missing)} split: training needs train and dev, and "
+        "`aoq run` judges on test."
+    ]
 
 
 def _changed_files(folder: Path, datasets: Iterable[PairDataset]) -> list[str]:

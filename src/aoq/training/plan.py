@@ -11,14 +11,13 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
 
 from aoq.config import MiningConfig, Recipe, RoundConfig
 from aoq.mining.candidates import CandidateLists, Provenance
-from aoq.mining.offline import mine
+from aoq.mining.offline import mine, usable_depth
 from aoq.models import build_model, count_parameters
 from aoq.randomness import epoch_order
 from aoq.sampling import OfflineSampler
@@ -29,15 +28,27 @@ from aoq.training.step import make_batch, make_optimizer, update
 from aoq.types import Positives
 
 _TIMED_STEPS = 3
+_FEW_PAIRS = 8
+_LONG = 10.0  # seconds
 _SLICE = 256
 
 
 @dataclass(frozen=True)
+class Pace:
+    """What one step costs."""
+
+    seconds: float
+    memory_bytes: int
+    "Of the whole process, at the peak."
+
+
+@dataclass(frozen=True)
 class RoundPlan:
-    """Steps of a round and the time of them all."""
+    """Steps of a round, the time of them all, and the memory they need."""
 
     steps: int
     seconds: float
+    memory_bytes: int
 
     def __str__(self) -> str:
         each = 1000 * self.seconds / self.steps
@@ -82,27 +93,38 @@ def make_plan(recipe: Recipe) -> Plan:
     parameters = count_parameters(model)
     list_bytes = sum(a.nbytes for a in (lists.i2t, lists.i2t_scores, lists.t2i, lists.t2i_scores))
     mining_seconds, encoding_bytes = _time_mining(model, data, recipe.mining)
+    rounds = [
+        _time_round(model, data, settings, sampler)
+        for settings in (recipe.round_one, recipe.round_two)
+    ]
     return Plan(
         parameters=parameters,
-        round_one=_time_round(model, data, recipe.round_one, sampler),
+        round_one=rounds[0],
         mining_seconds=mining_seconds,
-        round_two=_time_round(model, data, recipe.round_two, sampler),
+        round_two=rounds[1],
         # For each round the best weights, and the trainer's: weights and Adam's two moments.
         disk_bytes=2 * 4 * 4 * parameters + list_bytes,
-        memory_bytes=_peak_memory() + encoding_bytes + list_bytes,
+        memory_bytes=max(plan.memory_bytes for plan in rounds) + encoding_bytes + list_bytes,
     )
 
 
 def _time_round(
     model: TrainableModel, data: TrainingData, settings: RoundConfig, sampler: OfflineSampler
 ) -> RoundPlan:
-    """A few steps of the first and of the last epoch: with and without warm-up."""
-    steps = -(-data.train.dataset.positives.n_texts // settings.batch_size)
-    last = settings.epochs - 1
-    per_step = {epoch: _time_steps(model, data, settings, sampler, epoch) for epoch in (0, last)}
+    """The warm-up's epochs and the others each at the pace of a few steps of theirs."""
+    steps = -(-len(data.train.dataset.positives.pairs) // settings.batch_size)
     warmup = settings.warmup_epochs
-    seconds = steps * (warmup * per_step[0] + (settings.epochs - warmup) * per_step[last])
-    return RoundPlan(steps=settings.epochs * steps, seconds=seconds)
+    like = {0: warmup, settings.epochs - 1: settings.epochs - warmup}  # how many epochs are alike
+    paces = {
+        epoch: _time_steps(model, data, settings, sampler, epoch)
+        for epoch, epochs in like.items()
+        if epochs
+    }
+    return RoundPlan(
+        steps=settings.epochs * steps,
+        seconds=sum(like[epoch] * steps * pace.seconds for epoch, pace in paces.items()),
+        memory_bytes=max(pace.memory_bytes for pace in paces.values()),
+    )
 
 
 def _time_steps(
@@ -111,24 +133,36 @@ def _time_steps(
     settings: RoundConfig,
     sampler: OfflineSampler,
     epoch: int,
-) -> float:
-    """Median seconds of real updates, at a learning rate that changes nothing."""
+) -> Pace:
+    """A real update: the fastest of a few.
+
+    Where a step of a few pairs shows that a whole one will take long, it stands for it instead,
+    and what it needs beyond gradients and Adam's two moments grows with the batch.
+    """
+    held = _peak_memory() + 3 * 4 * count_parameters(model)
     pairs = data.train.dataset.positives.pairs
     order = epoch_order(len(pairs), seed=0, epoch=epoch)
     optimizer = make_optimizer(model, settings)
     for group in optimizer.param_groups:
-        group["lr"] = 0.0
+        group["lr"] = 0.0  # the weights stay as they are
     model.train()
-    seconds = []
-    for step in range(_TIMED_STEPS):
+
+    def time_step(size: int) -> float:
         started = time.perf_counter()
-        rows = order[: settings.batch_size]
+        rows = pairs[order[:size]]
         batch = make_batch(
-            data.train, pairs[rows], settings=settings, sampler=sampler, epoch=epoch, step=step
+            data.train, rows, settings=settings, sampler=sampler, epoch=epoch, step=0
         )
         update(model, optimizer, batch, settings=settings, epoch=epoch)
-        seconds.append(time.perf_counter() - started)
-    return median(seconds)
+        return time.perf_counter() - started
+
+    times = settings.batch_size / _FEW_PAIRS
+    expected = times * time_step(_FEW_PAIRS)
+    if expected > _LONG:
+        activations = max(0, _peak_memory() - held)
+        return Pace(seconds=expected, memory_bytes=held + int(times * activations))
+    seconds = min(time_step(settings.batch_size) for _ in range(_TIMED_STEPS))
+    return Pace(seconds=seconds, memory_bytes=_peak_memory())
 
 
 def _time_mining(
@@ -172,8 +206,8 @@ def _time_mining(
 def _stand_in_lists(recipe: Recipe, positives: Positives) -> CandidateLists:
     """Lists of the right size for timing; which negatives they hold costs nothing."""
     random = np.random.default_rng(0)
-    depth_texts = min(recipe.mining.depth_texts, positives.n_texts)
-    depth_images = min(recipe.mining.depth_images, positives.n_images)
+    depth_texts = usable_depth(recipe.mining.depth_texts, positives, what="texts")
+    depth_images = usable_depth(recipe.mining.depth_images, positives.swapped, what="images")
     i2t = random.integers(positives.n_texts, size=(positives.n_images, depth_texts))
     t2i = random.integers(positives.n_images, size=(positives.n_texts, depth_images))
     return CandidateLists(

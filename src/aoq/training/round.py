@@ -55,15 +55,21 @@ class Round:
 
     def fit(self) -> TrainerState:
         """Train the epochs that are left."""
+        if self.state.epoch >= self.settings.epochs:
+            say(f"{self.label}: finished before, {self.settings.epochs} epochs")
+        elif self.state != TrainerState():
+            say(f"{self.label}: continues in epoch {self.state.epoch + 1}, step {self.state.step}")
         while self.state.epoch < self.settings.epochs:
             self._train_epoch(self.state.epoch)
+            warming_up = self.settings.warming_up(self.state.epoch)
             metrics, best = self._validate(self.state.epoch)
             self.state = replace(self.state, epoch=self.state.epoch + 1, step=0)
             self._save()
             say(
                 f"{self.label}: epoch {self.state.epoch}/{self.settings.epochs}  "
                 f"dev rsum {metrics.rsum:.1f}  R@1 {metrics.i2t.r1:.1f} i2t, "
-                f"{metrics.t2i.r1:.1f} t2i{'  (best)' if best else ''}"
+                f"{metrics.t2i.r1:.1f} t2i"
+                f"{'  (warm-up)' if warming_up else '  (best)' if best else ''}"
             )
         return self.state
 
