@@ -15,6 +15,13 @@ from aoq.errors import UserError
 LossName = Literal["standard", "online", "off_tri", "off_quin", "adap_off_quin"]
 OFFLINE_LOSSES: frozenset[str] = frozenset({"off_tri", "off_quin", "adap_off_quin"})
 Behaviour = Literal["paper", "official"]
+ModelName = Literal["vsrn", "scan", "bfan", "vse"]
+Direction = Literal["t2i", "i2t"]
+RawNorm = Literal[
+    "clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "softmax", "clipped", "no_norm"
+]
+Aggregate = Literal["logsumexp", "mean", "max", "sum"]
+Focal = Literal["equal", "prob"]
 BLOCK_SIZE = 1024
 
 
@@ -34,8 +41,8 @@ def _require_counts(settings: object, *names: str) -> None:
 class ModelConfig:
     """Which model, and how wide it is."""
 
-    name: Literal["vsrn"] = "vsrn"
-    "Name in the model registry."
+    name: ModelName = "vsrn"
+    "vsrn, scan, bfan, or vse (mean-pooled regions: the cheap one)."
     joint_width: int = 2048
     "Width of the joint space (D)."
     word_width: int = 300
@@ -50,6 +57,22 @@ class ModelConfig:
     "Dropout of the caption model."
     caption_max_words: int = 60
     "Longer captions are cut for the caption loss."
+    direction: Direction = "t2i"
+    "SCAN: words attend to regions (t2i), or regions to words (i2t)."
+    raw_norm: RawNorm = "clipped_l2norm"
+    "SCAN: how similarities are normalised before the softmax."
+    temperature: float | None = None
+    "SCAN, BFAN: of the softmax; none: as published (SCAN 9 for t2i and 4 for i2t, BFAN 20)."
+    aggregate: Aggregate = "logsumexp"
+    "SCAN: how the cosines of all words or regions become one score."
+    aggregate_temperature: float | None = None
+    "SCAN: of logsumexp; none: as published (6 for t2i, 5 for i2t; on COCO 20 for i2t)."
+    bidirectional: bool = True
+    "SCAN: read the words both ways."
+    weight_norm: bool = False
+    "SCAN: weight-normed projection of the regions."
+    focal: Focal = "prob"
+    "BFAN: which weights are dropped."
 
     def __post_init__(self) -> None:
         _require_counts(self, "joint_width", "word_width", "caption_width")
@@ -61,6 +84,9 @@ class ModelConfig:
             0 <= self.caption_dropout < 1,
             f"model.caption_dropout is {self.caption_dropout}; it has to lie in [0, 1).",
         )
+        for name in ("temperature", "aggregate_temperature"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"model.{name} is {value}; it has to be positive.")
         _require(
             self.caption_weight >= 0,
             f"model.caption_weight is {self.caption_weight}; it cannot be negative.",

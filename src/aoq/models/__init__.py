@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from aoq.config import ModelConfig
+from typing import Protocol
+
+from aoq.config import ModelConfig, ModelName
+from aoq.models.bfan import BFAN
+from aoq.models.scan import SCAN
+from aoq.models.vse import VSE
 from aoq.models.vsrn import VSRN
 from aoq.scoring.protocol import TrainableModel
 
-MODELS: dict[str, type[VSRN]] = {"vsrn": VSRN}
+
+class _Maker(Protocol):
+    def __call__(
+        self, config: ModelConfig, *, feature_width: int, vocabulary_size: int
+    ) -> TrainableModel: ...
+
+
+MODELS: dict[ModelName, _Maker] = {"vsrn": VSRN, "scan": SCAN, "bfan": BFAN, "vse": VSE}
 
 
 def build_model(config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> TrainableModel:

@@ -1,14 +1,23 @@
-"""The parts that the published models share: projections, word embeddings, recurrent readers."""
+"""The parts that the published models share: projections, word embeddings, recurrent readers.
+
+Recurrent readers take their texts in groups of similar length, so that short ones do not wait
+for the longest; a text's encoding does not depend on the company it is read in.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
+from torch.nn.utils.parametrizations import weight_norm
 
-from aoq.types import Texts
+from aoq.types import Encoding, Texts
+
+_READ_TOGETHER = 128  # texts of similar length that a recurrent reader takes at once
+_ZERO = 1e-8  # shorter vectors have no direction
 
 
 def region_projection(in_width: int, out_width: int) -> nn.Linear:
@@ -27,6 +36,75 @@ def word_embedding(vocabulary_size: int, width: int) -> nn.Embedding:
     return embedding
 
 
+def unit(vectors: Tensor) -> Tensor:
+    """Vectors of length one; a zero vector stays zero, and its gradient stays finite."""
+    length = vectors.norm(dim=-1, keepdim=True)
+    scaled: Tensor = vectors / length.where(length > _ZERO, 1.0)
+    return scaled
+
+
+def by_length(texts: Texts) -> Iterator[tuple[Tensor, Texts]]:
+    """The texts in groups of similar length: the rows of each, and its words without spare padding.
+
+    >>> texts = Texts(torch.tensor([[1, 5, 2], [1, 2, 0]]), torch.tensor([3, 2]))
+    >>> [(rows.tolist(), group.tokens.tolist()) for rows, group in by_length(texts)]
+    [([1, 0], [[1, 2, 0], [1, 5, 2]])]
+    """
+    for rows in texts.lengths.argsort().split(_READ_TOGETHER):
+        lengths = texts.lengths[rows]
+        yield rows, Texts(texts.tokens[rows, : int(lengths[-1])], lengths)
+
+
+class RegionEncoder(nn.Module):
+    """A linear map of every region to the joint space, with unit length (SCAN, BFAN)."""
+
+    def __init__(
+        self, *, feature_width: int, joint_width: int, weight_normed: bool = False
+    ) -> None:
+        super().__init__()
+        self.projection = region_projection(feature_width, joint_width)
+        if weight_normed:
+            weight_norm(self.projection, dim=-1)  # one length for the whole matrix
+
+    def forward(self, regions: Tensor) -> Encoding:
+        return Encoding(unit(self.projection(regions)))
+
+
+class WordEncoder(nn.Module):
+    """A GRU over the words, both ways and averaged or one way; one unit vector a word."""
+
+    def __init__(
+        self, *, vocabulary_size: int, word_width: int, joint_width: int, bidirectional: bool
+    ) -> None:
+        super().__init__()
+        self.embedding = word_embedding(vocabulary_size, word_width)
+        self.gru = nn.GRU(word_width, joint_width, batch_first=True)
+        self.backward_gru = (
+            nn.GRU(word_width, joint_width, batch_first=True) if bidirectional else None
+        )
+
+    def forward(self, texts: Texts) -> Encoding:
+        longest = int(texts.lengths.max())
+        groups = [(rows, self._read(group)) for rows, group in by_length(texts)]
+        states = torch.cat([pad(part, (0, 0, 0, longest - part.shape[1])) for _, part in groups])
+        order = torch.cat([rows for rows, _ in groups])
+        positions = torch.arange(longest, device=order.device)
+        mask = positions < texts.lengths[:, None]
+        return Encoding(unit(states)[order.argsort()] * mask[..., None], mask)  # (B, T, D)
+
+    def _read(self, texts: Texts) -> Tensor:
+        words = self.embedding(texts.tokens)
+        states: Tensor = self.gru(words)[0]
+        if self.backward_gru is None:
+            return states
+        # Reversed within its own length, a text keeps its padding at the end, out of the way.
+        positions = torch.arange(words.shape[1], device=words.device)
+        backwards = (texts.lengths[:, None] - 1 - positions).clamp(min=0)[..., None]
+        reversed_states = self.backward_gru(words.take_along_dim(backwards, dim=1))[0]
+        both: Tensor = states + reversed_states.take_along_dim(backwards, dim=1)
+        return both / 2
+
+
 class LastStateTextEncoder(nn.Module):
     """A GRU over the words; its state at the last word, with unit length, is the text."""
 
@@ -36,6 +114,11 @@ class LastStateTextEncoder(nn.Module):
         self.gru = nn.GRU(word_width, joint_width, batch_first=True)
 
     def forward(self, texts: Texts) -> Tensor:
+        groups = [(rows, self._read(group)) for rows, group in by_length(texts)]
+        order = torch.cat([rows for rows, _ in groups])
+        return torch.cat([vectors for _, vectors in groups])[order.argsort()]
+
+    def _read(self, texts: Texts) -> Tensor:
         # A one-way GRU never sees what follows a word, so padding needs no packing.
         states, _ = self.gru(self.embedding(texts.tokens))  # (B, T, D)
         rows = torch.arange(len(states), device=states.device)

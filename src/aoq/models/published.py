@@ -32,7 +32,15 @@ _VSRN = [
     (r"caption_model\.decoder\.rnn\.(\w+)_l0$", "captioner.decoder.{name}"),
     (r"caption_model\.decoder\.out\.", "captioner.output."),
 ]
-_RENAMES = {"vsrn": _VSRN}
+_REGIONS_AND_WORDS = [
+    (r"img_enc\.fc\.weight_g$", "image_encoder.projection.parametrizations.weight.original0"),
+    (r"img_enc\.fc\.weight_v$", "image_encoder.projection.parametrizations.weight.original1"),
+    (r"img_enc\.fc\.", "image_encoder.projection."),
+    (r"txt_enc\.embed\.", "text_encoder.embedding."),
+    (r"txt_enc\.rnn\.(\w+)_reverse$", "text_encoder.backward_gru.{name}"),
+    (r"txt_enc\.rnn\.", "text_encoder.gru."),
+]
+_RENAMES = {"vsrn": _VSRN, "scan": _REGIONS_AND_WORDS, "bfan": _REGIONS_AND_WORDS}
 
 
 def our_name(model: str, published: str) -> str:

@@ -70,7 +70,7 @@ def update(
     loss = step_loss(model, batch, settings.loss_at(epoch))
     terms = {name: float(value.detach()) for name, value in loss.terms.items()}
     optimizer.zero_grad(set_to_none=True)
-    loss.total.backward()  # type: ignore[no-untyped-call]
+    loss.total.backward()
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm))
     if not all(math.isfinite(value) for value in (*terms.values(), norm)):
         raise UserError(
