@@ -115,6 +115,10 @@ class LossConfig:
     def needs_candidates(self) -> bool:
         return self.name in OFFLINE_LOSSES
 
+    @property
+    def needs_derived_pairs(self) -> bool:
+        return self.needs_candidates and self.name != "off_tri"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundConfig:

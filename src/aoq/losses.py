@@ -29,8 +29,8 @@ class OfflineScores:
 
     i2t: Tensor  # S(i, t_off)
     t2i: Tensor  # S(i_off, t)
-    derived: Tensor  # S(i_off, t_off)
-    partners: Tensor  # S(i~_off, t~_off)
+    derived: Tensor | None = None  # S(i_off, t_off)
+    partners: Tensor | None = None  # S(i~_off, t~_off)
     derived_mask: Tensor | None = None  # true where both derived pairs are negatives
 
 
@@ -112,6 +112,8 @@ def _offline_terms(scores: BatchScores, config: LossConfig) -> dict[str, Tensor]
 def _derived_terms(scores: BatchScores, config: LossConfig) -> dict[str, Tensor]:
     """The offline terms without a common anchor, added by Eq. 4."""
     offline, positive = scores.require_offline(), scores.positive
+    if offline.derived is None or offline.partners is None:
+        raise UserError("this loss needs the scores of the derived pairs.")
     derived = relu(config.margin_offline - positive + offline.derived)
     partners = relu(config.margin_offline - positive + offline.partners)
     if offline.derived_mask is not None:

@@ -108,6 +108,9 @@ class Texts:
     tokens: Tensor  # (B, T)
     lengths: Tensor  # (B,)
 
+    def __getitem__(self, rows: Tensor) -> Texts:
+        return Texts(self.tokens[rows], self.lengths[rows])
+
     def to(self, device: str | device) -> Texts:
         return Texts(self.tokens.to(device), self.lengths.to(device))
 
@@ -127,28 +130,41 @@ class Encoding:
         return len(self.vectors)
 
     def __getitem__(self, rows: slice | Tensor) -> Encoding:
-        """Some of the rows, without the context."""
-        return Encoding(self.vectors[rows], None if self.mask is None else self.mask[rows])
+        mask, context = self.mask, self.context
+        return Encoding(
+            self.vectors[rows],
+            None if mask is None else mask[rows],
+            None if context is None else context[rows],
+        )
+
+    def without_context(self) -> Encoding:
+        return Encoding(self.vectors, self.mask)
 
 
 @dataclass(frozen=True)
-class PairBatch:
-    """Aligned images and texts: row b of one goes with row b of the other."""
+class AlignedIdx:
+    """Aligned images and texts: entry b of one goes with entry b of the other."""
 
-    regions: Tensor  # (B, R, F)
-    texts: Texts
+    images: Tensor  # (B,)
+    texts: Tensor  # (B,)
 
 
 @dataclass(frozen=True)
 class StepBatch:
     """What one training step reads: the positive pairs, and in round two their negatives.
 
+    Every image and text of the step is there once, however many roles it plays; the roles say
+    where it is.
+
+    pairs     (i, t): the positive pairs
     offline   (i_off, t_off): the offline hard negatives of the pair
     partners  (i~_off, t~_off): the image of t_off and a text of i_off
     """
 
-    pairs: PairBatch
+    regions: Tensor  # (images, R, F)
+    texts: Texts
+    pairs: AlignedIdx
     negatives: Tensor  # (B, B), true where image b and text c do not belong together
-    offline: PairBatch | None = None
-    partners: PairBatch | None = None
+    offline: AlignedIdx | None = None
+    partners: AlignedIdx | None = None
     derived_mask: Tensor | None = None  # (B,), true where both derived pairs are negatives

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aoq.config import LossConfig, ModelConfig
+from aoq.config import LossConfig, ModelConfig, RoundConfig
 from aoq.losses import BatchScores, OfflineScores, compute_loss
 from aoq.models import build_model
 from aoq.models.published import from_published
 from aoq.scoring import cross_attention
 from aoq.scoring.blocks import EncodedDataset, score_blocks
+from aoq.training.step import make_optimizer, step_loss
 from aoq.types import Encoding, Texts
 from tests.golden.conftest import close
+from tests.golden.test_vsrn import step_batch
 
 NORMS = ["softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm"]
 AGGREGATES = ["LogSumExp", "Mean", "Max", "Sum"]
@@ -225,3 +227,23 @@ def test_the_scores_of_an_adaptive_batch_are_the_published_ones(golden, name):
     close(offline.t2i, arrays["aoq.t2i_off"])
     close(offline.derived, arrays["aoq.i2t_off2"])
     close(offline.partners, arrays["aoq.t2i_off2"])
+
+
+@pytest.mark.parametrize("name", BFANS)
+def test_one_whole_step_of_bfan_moves_the_weights_as_published(golden, name):
+    """Encoders, scores, loss, gradients before clipping, their norm, and the clipped Adam step."""
+    arrays = golden(name)
+    model = bfan(arrays, name).train()
+    loss = step_loss(model, step_batch(arrays, dtype=torch.float32), CONSTANTS["default"]).total
+    close(loss, arrays["step.loss"], atol=5e-5)
+    loss.backward()
+    gradients = {key: value.grad.clone() for key, value in model.named_parameters()}
+    for key, expected in from_published("bfan", arrays.below("step.grad.")).items():
+        close(gradients[key], expected, atol=1e-4)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+    close(norm, arrays["step.grad_norm"], atol=1e-4)
+    make_optimizer(model, RoundConfig(learning_rate=2e-4)).step()
+    after = model.state_dict()
+    for key, expected in from_published("bfan", arrays.below("step.after.")).items():
+        solid = gradients[key].abs() > 1e-5  # Adam's first step of a tiny gradient is rounding
+        close(after[key][solid], expected[solid], atol=1e-6)

@@ -11,7 +11,7 @@ from aoq.models.captioner import caption_labels
 from aoq.models.published import from_published, our_name
 from aoq.models.vsrn import VSRN
 from aoq.training.step import score_batch
-from aoq.types import Encoding, PairBatch, StepBatch, Texts
+from aoq.types import AlignedIdx, Encoding, StepBatch, Texts
 from tests.golden.conftest import Golden, close
 
 VARIANTS = ["coco", "f30k"]
@@ -38,27 +38,15 @@ def all_texts(arrays: Golden) -> Texts:
     return Texts(arrays["in.captions"], arrays["in.lengths"])
 
 
-def pair_batch(
-    arrays: Golden, images: torch.Tensor, captions: torch.Tensor, *, dtype: torch.dtype
-) -> PairBatch:
-    tokens, lengths = arrays["in.captions"][captions], arrays["in.lengths"][captions]
-    return PairBatch(
-        regions=arrays["in.images"][images].to(dtype),
-        texts=Texts(tokens[:, : int(lengths.max())], lengths),
-    )
-
-
 def step_batch(arrays: Golden, *, dtype: torch.dtype) -> StepBatch:
     rows = arrays["pair.caption_rows"]
-
-    def pairs(images: torch.Tensor, captions: torch.Tensor) -> PairBatch:
-        return pair_batch(arrays, images, captions, dtype=dtype)
-
     return StepBatch(
-        pairs=pairs(torch.arange(len(rows)), rows),
+        regions=arrays["in.images"].to(dtype),
+        texts=all_texts(arrays),
+        pairs=AlignedIdx(torch.arange(len(rows)), rows),
         negatives=~torch.eye(len(rows), dtype=torch.bool),
-        offline=pairs(arrays["off.image_rows"], arrays["off.caption_rows"]),
-        partners=pairs(arrays["off2.image_rows"], arrays["off2.caption_rows"]),
+        offline=AlignedIdx(arrays["off.image_rows"], arrays["off.caption_rows"]),
+        partners=AlignedIdx(arrays["off2.image_rows"], arrays["off2.caption_rows"]),
     )
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from aoq.data.dataset import PairDataset
 from aoq.data.vocabulary import PAD, UNKNOWN, Vocabulary
-from aoq.types import Ids, PairBatch, Texts
+from aoq.types import Ids, Texts
 
 
 class Collator:
@@ -22,6 +22,11 @@ class Collator:
         self._tokens = [
             np.asarray(vocabulary.encode(caption), dtype=np.int64) for caption in dataset.captions
         ]
+
+    @property
+    def text_lengths(self) -> Ids:
+        """Words of each text, `<start>` and `<end>` included. (M,)"""
+        return np.array([len(words) for words in self._tokens], dtype=np.int64)
 
     def unknown_texts(self) -> Ids:
         """The texts without a single word of the vocabulary."""
@@ -43,7 +48,3 @@ class Collator:
         for row, words in zip(tokens, rows, strict=True):
             row[: len(words)] = words
         return Texts(torch.from_numpy(tokens), torch.from_numpy(lengths)).to(self.device)
-
-    def pairs(self, image_ids: Ids, text_ids: Ids) -> PairBatch:
-        """Aligned images and texts."""
-        return PairBatch(regions=self.regions(image_ids), texts=self.texts(text_ids))

@@ -6,6 +6,9 @@ the *region* axis, and the Flickr30K variant skips the first of them and ends in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -16,6 +19,11 @@ from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Texts
 
 _GRAPH_LAYERS = 4
+
+
+def _norm_sets(norm: nn.Module, rows: Tensor, n_sets: int) -> Tensor:
+    """Batch norm of each of `n_sets` equal parts of the rows on its own, in order."""
+    return torch.cat([norm(part) for part in rows.chunk(n_sets)])
 
 
 class RegionGraph(nn.Module):
@@ -34,11 +42,11 @@ class RegionGraph(nn.Module):
         nn.init.zeros_(self.norm.weight)
         nn.init.zeros_(self.norm.bias)
 
-    def forward(self, regions: Tensor) -> Tensor:
+    def forward(self, regions: Tensor, n_sets: int) -> Tensor:
         n_regions = regions.shape[1]
         affinity = self.theta(regions) @ self.phi(regions).transpose(1, 2) / n_regions  # (B, R, R)
         mixed: Tensor = self.output(affinity @ self.value(regions))  # (B, R, D)
-        change: Tensor = self.norm(mixed.flatten(0, 1))
+        change = _norm_sets(self.norm, mixed.flatten(0, 1), n_sets)
         return regions + change.view_as(mixed)
 
 
@@ -48,19 +56,21 @@ class VSRNImageEncoder(nn.Module):
     def __init__(self, *, feature_width: int, joint_width: int, variant: str) -> None:
         super().__init__()
         self.projection = region_projection(feature_width, joint_width)
-        self.graph = nn.Sequential(*(RegionGraph(joint_width) for _ in range(_GRAPH_LAYERS)))
+        self.graph = nn.ModuleList(RegionGraph(joint_width) for _ in range(_GRAPH_LAYERS))
         self.gru = nn.GRU(joint_width, joint_width, batch_first=True)
         self.norm = nn.BatchNorm1d(joint_width) if variant == "f30k" else None
 
-    def forward(self, regions: Tensor) -> Encoding:
+    def forward(self, regions: Tensor, n_sets: int = 1) -> Encoding:
         states = self.projection(regions)  # (B, R, D)
         if self.norm is None:
             states = normalize(states, dim=1)
-        states = normalize(self.graph(states), dim=1)
+        for layer in self.graph:
+            states = layer(states, n_sets)
+        states = normalize(states, dim=1)
         _, last = self.gru(states)
         vectors = last[0]  # (B, D)
         if self.norm is not None:
-            vectors = self.norm(vectors)
+            vectors = _norm_sets(self.norm, vectors, n_sets)
         return Encoding(vectors=normalize(vectors, dim=-1), context=states)
 
 
@@ -94,6 +104,12 @@ class VSRN(InnerProduct, nn.Module):
     def encode_images(self, regions: Tensor) -> Encoding:
         encoding: Encoding = self.image_encoder(regions)
         return encoding
+
+    def encode_image_sets(self, sets: Sequence[Tensor]) -> list[Encoding]:
+        """Sets of equal size in one pass; the batch norms see each on its own, as published."""
+        together: Encoding = self.image_encoder(torch.cat(list(sets)), n_sets=len(sets))
+        size = len(sets[0])
+        return [together[start : start + size] for start in range(0, len(together), size)]
 
     def encode_texts(self, texts: Texts) -> Encoding:
         return Encoding(self.text_encoder(texts))

@@ -54,27 +54,30 @@ class Attention:
         query_mask: Tensor | None = None,
     ) -> Tensor:
         """Weights of the sources for each query, up to a factor no cosine sees. (n, L, Q, m)"""
-        weights = (self._normed(similarities, query_mask) * self.temperature).softmax(dim=1)
+        weights = self._logits(similarities, query_mask).softmax(dim=1)
         if source_mask is not None:
             weights = weights * source_mask
         if self.focal is not None:
             weights = weights * _focus(weights.detach(), self.focal, source_mask)
         return weights
 
-    def _normed(self, similarities: Tensor, query_mask: Tensor | None) -> Tensor:
+    def _logits(self, similarities: Tensor, query_mask: Tensor | None) -> Tensor:
+        """Similarities in the raw norm, times the temperature."""
         if self.raw_norm.startswith("clipped"):
             similarities = leaky_relu(similarities, _SLOPE)
         match self.raw_norm.removeprefix("clipped_"):
             case "softmax":
                 if query_mask is not None:
                     similarities = similarities.masked_fill(~query_mask, -torch.inf)
-                return similarities.softmax(dim=2)
+                return similarities.softmax(dim=2) * self.temperature
             case "l2norm":
-                return similarities / _length(_root(similarities.square().sum(2, keepdim=True)))
+                length = _root(similarities.square().sum(2, keepdim=True))
+                return similarities * (self.temperature / _length(length))
             case "l1norm":
-                return similarities / _length(similarities.abs().sum(2, keepdim=True))
+                length = similarities.abs().sum(2, keepdim=True)
+                return similarities * (self.temperature / _length(length))
             case _:
-                return similarities
+                return similarities * self.temperature
 
 
 @torch.no_grad()
@@ -93,8 +96,8 @@ def _focus(weights: Tensor, focal: Focal, source_mask: Tensor | None) -> Tensor:
         roots = weights.sqrt()
         total = roots.sum(1, keepdim=True)
         threshold = (roots * weights).sum(1, keepdim=True) / total
-    kept = torch.gt(weights, threshold, out=torch.empty_like(weights))
-    return kept.add_(kept.amax(1, keepdim=True) == 0)
+    threshold = threshold.where(threshold < weights.amax(1, keepdim=True), -1.0)
+    return torch.gt(weights, threshold, out=torch.empty_like(weights))
 
 
 def _root(squares: Tensor) -> Tensor:

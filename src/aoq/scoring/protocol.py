@@ -7,7 +7,7 @@ having the methods, without inheriting anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -56,6 +56,15 @@ class TrainableModel(MatchingModel, Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
+
+
+@runtime_checkable
+class SeparatesImageSets(Protocol):
+    """A model that, in training, must see the pairs' images and their negatives' as sets apart."""
+
+    def encode_image_sets(self, sets: Sequence[Tensor]) -> list[Encoding]:
+        """Each set (B, R, F) encoded as if on its own."""
+        ...
 
 
 @runtime_checkable

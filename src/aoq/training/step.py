@@ -1,14 +1,17 @@
 """One training step: encode, score, and the terms of the loss.
 
-The three sets of a round-two step (the pairs, their offline negatives, the partners of those)
-go through the image encoder one after the other, as in the published program, because VSRN's
-batch normalisation sees each set on its own. Texts are encoded in one pass.
+A round-two step has up to three times the images and texts of an online one: the pairs, their
+offline negatives, the partners of those. Every distinct image and text is read and encoded once,
+all in one pass. A model whose batch norm must see the three sets of images apart, as VSRN's does,
+gets them apart.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,8 +20,13 @@ from aoq.data.collate import Collator
 from aoq.errors import UserError
 from aoq.losses import BatchScores, LossTerms, OfflineScores, compute_loss
 from aoq.sampling import OfflineSampler
-from aoq.scoring.protocol import HasAuxiliaryLoss, MatchingModel, TrainableModel
-from aoq.types import Encoding, Ids, StepBatch, Texts
+from aoq.scoring.protocol import (
+    HasAuxiliaryLoss,
+    MatchingModel,
+    SeparatesImageSets,
+    TrainableModel,
+)
+from aoq.types import AlignedIdx, Encoding, Ids, StepBatch
 
 
 def make_optimizer(model: TrainableModel, settings: RoundConfig) -> torch.optim.Optimizer:
@@ -36,23 +44,37 @@ def make_batch(
 ) -> StepBatch:
     """Read the positive pairs (B, 2) of a step, and draw their offline negatives if it has any."""
     image_ids, text_ids = pair_ids.T
-    pairs = collator.pairs(image_ids, text_ids)
     if settings.diagonal_only:
         negatives = ~torch.eye(len(pair_ids), dtype=torch.bool)
     else:
         together = collator.dataset.positives.contains(image_ids[:, None], text_ids[None, :])
         negatives = torch.from_numpy(~together)
-    negatives = negatives.to(collator.device)
-    if sampler is None or not settings.loss_at(epoch).needs_candidates:
-        return StepBatch(pairs=pairs, negatives=negatives)
-    drawn = sampler.draw(image_ids, text_ids, epoch=epoch, step=step)
+    loss, roles, valid = settings.loss_at(epoch), [(image_ids, text_ids)], None
+    if sampler is not None and loss.needs_candidates:
+        drawn = sampler.draw(image_ids, text_ids, epoch=epoch, step=step)
+        roles.append((drawn.images, drawn.texts))
+        if loss.needs_derived_pairs:
+            roles.append((drawn.partner_images, drawn.partner_texts))
+            valid = torch.from_numpy(drawn.valid).to(collator.device)
+    images, image_idx = _distinct([images for images, _ in roles], device=collator.device)
+    texts, text_idx = _distinct([texts for _, texts in roles], device=collator.device)
+    aligned = [AlignedIdx(*idx) for idx in zip(image_idx, text_idx, strict=True)]
     return StepBatch(
-        pairs=pairs,
-        negatives=negatives,
-        offline=collator.pairs(drawn.images, drawn.texts),
-        partners=collator.pairs(drawn.partner_images, drawn.partner_texts),
-        derived_mask=torch.from_numpy(drawn.valid).to(collator.device),
+        regions=collator.regions(images),
+        texts=collator.texts(texts),
+        pairs=aligned[0],
+        negatives=negatives.to(collator.device),
+        offline=aligned[1] if len(aligned) > 1 else None,
+        partners=aligned[2] if len(aligned) > 2 else None,
+        derived_mask=valid,
     )
+
+
+def _distinct(roles: list[Ids], *, device: torch.device) -> tuple[Ids, Tensor]:
+    """Every id once, and where the ids of each role are among them. (roles, B)"""
+    ids = np.stack(roles)
+    distinct, idx = np.unique(ids, return_inverse=True)
+    return distinct, torch.from_numpy(idx.reshape(ids.shape)).to(device)
 
 
 def update(
@@ -86,39 +108,32 @@ def step_loss(model: MatchingModel, batch: StepBatch, config: LossConfig) -> Los
     scores, images = score_batch(model, batch)
     terms = compute_loss(scores, config)
     if isinstance(model, HasAuxiliaryLoss):
-        return LossTerms(terms.terms | model.auxiliary_loss(images, batch.pairs.texts))
+        texts = batch.texts[batch.pairs.texts]
+        return LossTerms(terms.terms | model.auxiliary_loss(images, texts))
     return terms
 
 
 def score_batch(model: MatchingModel, batch: StepBatch) -> tuple[BatchScores, Encoding]:
     """Every score the losses need, and the encoded images of the positive pairs."""
-    if batch.offline is None or batch.partners is None:
-        images = model.encode_images(batch.pairs.regions)
-        texts = model.encode_texts(batch.pairs.texts)
-        return BatchScores(model.score_matrix(images, texts), batch.negatives), images
-
-    sets = (batch.pairs, batch.offline, batch.partners)
-    images, images_off, images_partner = (model.encode_images(pairs.regions) for pairs in sets)
-    texts, texts_off, texts_partner = _encode_together(model, [pairs.texts for pairs in sets])
+    sets = [part for part in (batch.pairs, batch.offline, batch.partners) if part is not None]
+    if isinstance(model, SeparatesImageSets):
+        images = model.encode_image_sets([batch.regions[part.images] for part in sets])
+    else:
+        distinct = model.encode_images(batch.regions)
+        images = [distinct[part.images] for part in sets]
+    words = model.encode_texts(batch.texts)
+    texts = [words[part.texts] for part in sets]
+    matrix = model.score_matrix(images[0], texts[0])
+    if len(sets) == 1:
+        return BatchScores(matrix, batch.negatives), images[0]
     offline = OfflineScores(
-        i2t=model.score_pairs(images, texts_off),
-        t2i=model.score_pairs(images_off, texts),
-        derived=model.score_pairs(images_off, texts_off),
-        partners=model.score_pairs(images_partner, texts_partner),
-        derived_mask=batch.derived_mask,
+        i2t=model.score_pairs(images[0], texts[1]), t2i=model.score_pairs(images[1], texts[0])
     )
-    return BatchScores(model.score_matrix(images, texts), batch.negatives, offline), images
-
-
-def _encode_together(model: MatchingModel, parts: list[Texts]) -> list[Encoding]:
-    """Encode several sets of texts in one pass."""
-    longest = max(part.tokens.shape[1] for part in parts)
-    tokens = [_pad(part.tokens, longest) for part in parts]
-    together = Texts(torch.cat(tokens), torch.cat([part.lengths for part in parts]))
-    encoding = model.encode_texts(together)
-    size = len(parts[0].tokens)
-    return [encoding[start : start + size] for start in range(0, len(encoding), size)]
-
-
-def _pad(tokens: Tensor, length: int) -> Tensor:
-    return nn.functional.pad(tokens, (0, length - tokens.shape[1]))
+    if len(sets) == 3:
+        offline = replace(
+            offline,
+            derived=model.score_pairs(images[1], texts[1]),
+            partners=model.score_pairs(images[2], texts[2]),
+            derived_mask=batch.derived_mask,
+        )
+    return BatchScores(matrix, batch.negatives, offline), images[0]
