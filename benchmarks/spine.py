@@ -13,7 +13,7 @@ from aoq.config import MiningConfig
 from aoq.mining.candidates import Provenance
 from aoq.mining.offline import mine
 from aoq.models.captioner import CaptionModel, caption_labels
-from aoq.scoring.blocks import EncodedDataset
+from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Positives, Texts
 from benchmarks.harness import Comparison, Task

@@ -6,6 +6,7 @@ paper's. A run stores the resolved tree, so that it can be repeated from its own
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,20 @@ RawNorm = Literal[
 Aggregate = Literal["logsumexp", "mean", "max", "sum"]
 Focal = Literal["equal", "prob"]
 BLOCK_SIZE = 1024
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of a size as people write it.
+
+    >>> parse_memory("2GiB"), parse_memory("1.5 MB")
+    (2147483648, 1500000)
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?)B", text.strip())
+    if found is None:
+        raise UserError(f"a memory of {text!r} cannot be read; write it as 512MiB or 2GiB.")
+    number, unit = found.groups()
+    base = 1024 if unit.endswith("i") else 1000
+    return int(float(number) * base ** (1 + "KMGT".index(unit[0])))
 
 
 def _require(condition: bool, sentence: str) -> None:
@@ -186,11 +201,13 @@ class MiningConfig:
     "Hardest texts kept for each image."
     depth_images: int = 60
     "Hardest images kept for each text."
-    block_size: int = BLOCK_SIZE
-    "Rows and columns of the score matrix that are in memory at a time."
+    memory: str | None = None
+    "Budget for encodings and blocks of scores, such as 2GiB; none: blocks of 1,024 x 1,024."
 
     def __post_init__(self) -> None:
-        _require_counts(self, "depth_texts", "depth_images", "block_size")
+        _require_counts(self, "depth_texts", "depth_images")
+        if self.memory is not None:
+            parse_memory(self.memory)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,6 +140,14 @@ class Encoding:
     def without_context(self) -> Encoding:
         return Encoding(self.vectors, self.mask)
 
+    @property
+    def nbytes(self) -> int:
+        return self.vectors.nbytes
+
+    @property
+    def row_nbytes(self) -> int:
+        return self.vectors[0].nbytes
+
 
 @dataclass(frozen=True)
 class AlignedIdx:

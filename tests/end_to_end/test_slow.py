@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from aoq.config import BLOCK_SIZE
 from aoq.recipes import save_recipe
 from aoq.training.two_rounds import run_recipe
 from tests.training.test_round import assert_same_weights, small_recipe
@@ -47,8 +46,8 @@ def test_real_photos_go_from_a_token_file_to_a_result(tmp_path):
     trained = aoq("run", "scenes-small", "--data", data, "--out", run)
     assert trained.returncode == 0, trained.stderr
     results = [
-        json.loads(aoq("evaluate", run / "round-two", "--json", "--block-size", size).stdout)
-        for size in (7, BLOCK_SIZE)
+        json.loads(aoq("evaluate", run / "round-two", "--json", "--memory", memory).stdout)
+        for memory in ("160MiB", "4GiB")
     ]
     assert results[0] == results[1]
     assert results[0]["rsum"] > 75  # chance is about 55

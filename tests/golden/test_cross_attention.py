@@ -10,7 +10,8 @@ from aoq.losses import BatchScores, OfflineScores, compute_loss
 from aoq.models import build_model
 from aoq.models.published import from_published
 from aoq.scoring import cross_attention
-from aoq.scoring.blocks import EncodedDataset, score_blocks
+from aoq.scoring.blocks import score_blocks
+from aoq.scoring.encoded import EncodedDataset
 from aoq.training.step import make_optimizer, step_loss
 from aoq.types import Encoding, Texts
 from tests.golden.conftest import close

@@ -10,7 +10,7 @@ import torch
 
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.ranks import ranks_in_blocks, ranks_of_matrix
-from aoq.scoring.blocks import EncodedDataset
+from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Positives
 

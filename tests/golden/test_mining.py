@@ -8,7 +8,7 @@ import pytest
 from aoq.config import MiningConfig
 from aoq.mining.candidates import Provenance
 from aoq.mining.offline import mine
-from aoq.scoring.blocks import EncodedDataset
+from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding
 from tests.golden.test_metrics import in_order
@@ -25,7 +25,6 @@ def test_both_kinds_of_list_are_the_published_ones(golden, block_size):
     config = MiningConfig(
         depth_texts=arrays.numpy(names["i2t"]).shape[1],
         depth_images=arrays.numpy(names["t2i"]).shape[1],
-        block_size=block_size,
     )
     lists = mine(
         InnerProduct(),
@@ -33,6 +32,7 @@ def test_both_kinds_of_list_are_the_published_ones(golden, block_size):
         in_order(len(images), len(captions)),
         config=config,
         provenance=Provenance(teacher="", data=""),
+        block_size=block_size,
     )
     for direction, name in names.items():
         np.testing.assert_array_equal(getattr(lists, direction), arrays.numpy(name))

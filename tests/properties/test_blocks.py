@@ -14,7 +14,7 @@ from aoq.evaluation.metrics import DirectionMetrics
 from aoq.evaluation.ranks import ranks_in_blocks, ranks_of_matrix
 from aoq.mining.candidates import CandidateLists, Provenance, check_lists
 from aoq.mining.offline import mine
-from aoq.scoring.blocks import EncodedDataset
+from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Positives
 
@@ -38,9 +38,16 @@ def cases(draw):
 
 
 def lists_of(encoded, positives, *, depth_texts, depth_images, block_size) -> CandidateLists:
-    config = MiningConfig(depth_texts=depth_texts, depth_images=depth_images, block_size=block_size)
+    config = MiningConfig(depth_texts=depth_texts, depth_images=depth_images)
     provenance = Provenance(teacher="", data="")
-    return mine(InnerProduct(), encoded, positives, config=config, provenance=provenance)
+    return mine(
+        InnerProduct(),
+        encoded,
+        positives,
+        config=config,
+        provenance=provenance,
+        block_size=block_size,
+    )
 
 
 def minable(positives: Positives) -> bool:

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
-from aoq.config import BLOCK_SIZE
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.ranks import ranks_in_blocks
-from aoq.scoring.blocks import encode_dataset
-from aoq.scoring.protocol import TrainableModel
+from aoq.scoring.blocks import block_size_within
+from aoq.scoring.encoded import EncodedDataset, encode_dataset
+from aoq.scoring.protocol import Scorer, TrainableModel
 from aoq.types import Positives
+
+E = TypeVar("E")
 
 
 def evaluate(
-    model: TrainableModel,
-    collator: Collator,
-    *,
-    block_size: int = BLOCK_SIZE,
-    description: str = "evaluate",
+    model: TrainableModel, collator: Collator, *, description: str = "evaluate"
 ) -> Metrics:
     """Every image against every text of one split, both ways."""
     encoded = encode_dataset(model, collator, description=description)
-    positives = collator.dataset.positives
-    return Metrics.from_ranks(ranks_in_blocks(model, encoded, positives, block_size=block_size))
+    return evaluate_encoded(model, encoded, collator.dataset.positives)
+
+
+def evaluate_encoded(
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
+    positives: Positives,
+    *,
+    memory: str | None = None,
+) -> Metrics:
+    """The same where everything is encoded, in blocks as large as `memory` allows."""
+    block_size = block_size_within(memory, encoded)
+    return Metrics.from_ranks(ranks_in_blocks(scorer, encoded, positives, block_size=block_size))
 
 
 def first_texts(dataset: PairDataset, n_texts: int) -> PairDataset:

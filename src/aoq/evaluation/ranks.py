@@ -10,6 +10,7 @@ bottom where it belongs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,12 @@ import torch
 from torch import Tensor
 
 from aoq.config import BLOCK_SIZE
-from aoq.scoring.blocks import EncodedDataset, ranges, score_blocks
+from aoq.scoring.blocks import ranges, score_blocks
+from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.protocol import Scorer
 from aoq.types import Ids, Positives
 
+E = TypeVar("E")
 TIE = 1e-6
 
 
@@ -33,8 +36,8 @@ class Ranks:
 
 
 def ranks_in_blocks(
-    scorer: Scorer,
-    encoded: EncodedDataset,
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
     positives: Positives,
     *,
     block_size: int = BLOCK_SIZE,
@@ -68,7 +71,7 @@ def ranks_of_matrix(scores: npt.ArrayLike, positives: Positives) -> Ranks:
 
 
 def _positive_scores(
-    scorer: Scorer, encoded: EncodedDataset, positives: Positives, *, block_size: int
+    scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives, *, block_size: int
 ) -> Tensor:
     """The score of every positive pair. (P,)"""
     parts = []

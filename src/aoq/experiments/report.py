@@ -24,7 +24,7 @@ from aoq.experiments.figures import Curve, training_curves
 from aoq.experiments.tables import COLUMNS, formatted_rows
 from aoq.mining.candidates import CandidateLists
 from aoq.recipes import load_recipe
-from aoq.scoring.blocks import encode_dataset
+from aoq.scoring.encoded import encode_dataset
 from aoq.storage import RunDirectory, read_json_lines, write_text
 from aoq.training.checkpoint import load_run
 from aoq.training.trained import stored_result
@@ -219,4 +219,4 @@ def _test_scores(folder: Path, dataset: PairDataset) -> np.ndarray[Any, np.dtype
     trained = load_run(folder)
     encoded = encode_dataset(trained.model, Collator(dataset, trained.vocabulary))
     with torch.no_grad():
-        return trained.model.score_matrix(encoded.images, encoded.texts).numpy()
+        return trained.model.score_matrix(encoded.images[:], encoded.texts[:]).numpy()

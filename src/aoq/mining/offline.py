@@ -7,6 +7,8 @@ the data set beyond the lists themselves.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,15 +17,18 @@ from aoq.config import MiningConfig
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Floats, Int32s, Provenance
 from aoq.progress import warn
-from aoq.scoring.blocks import EncodedDataset, score_blocks
+from aoq.scoring.blocks import block_size_within, score_blocks
+from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.protocol import Scorer
 from aoq.types import Positives
+
+E = TypeVar("E")
 
 
 class TopLists:
     """The highest scores seen so far for every anchor, with their candidates' ids."""
 
-    def __init__(self, *, n_anchors: int, depth: int, device: torch.device) -> None:
+    def __init__(self, *, n_anchors: int, depth: int, device: str | torch.device) -> None:
         self.depth = depth
         self.scores = torch.full((n_anchors, depth), -torch.inf, device=device)
         self.ids = torch.zeros((n_anchors, depth), dtype=torch.int32, device=device)
@@ -58,26 +63,27 @@ def usable_depth(wanted: int, positives: Positives, *, what: str) -> int:
 
 
 def mine(
-    scorer: Scorer,
-    encoded: EncodedDataset,
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
     positives: Positives,
     *,
     config: MiningConfig,
     provenance: Provenance,
+    block_size: int | None = None,
 ) -> CandidateLists:
-    """The hardest negatives of every image and text of the data set."""
-    device = encoded.images.vectors.device
+    """The hardest negatives of every image and text; blocks as large as `config.memory` allows."""
+    block_size = block_size or block_size_within(config.memory, encoded)
     i2t = TopLists(
         n_anchors=positives.n_images,
         depth=usable_depth(config.depth_texts, positives, what="texts"),
-        device=device,
+        device=encoded.device,
     )
     t2i = TopLists(
         n_anchors=positives.n_texts,
         depth=usable_depth(config.depth_images, positives.swapped, what="images"),
-        device=device,
+        device=encoded.device,
     )
-    for block in score_blocks(scorer, encoded, block_size=config.block_size, description="mine"):
+    for block in score_blocks(scorer, encoded, block_size=block_size, description="mine"):
         rows, columns = positives.within(block.images, block.texts)
         block.scores[torch.from_numpy(rows), torch.from_numpy(columns)] = -torch.inf
         i2t.offer(block.images, block.scores, first_id=block.texts.start)

@@ -1,24 +1,30 @@
-"""All pairs in bounded memory: the data set is encoded once, the score matrix comes in blocks.
+"""All pairs in bounded memory: the score matrix of an encoded data set, in blocks.
 
-Mining and evaluation both read the blocks of this module, so a block size chosen for memory
-means the same to both, and neither ever holds the whole matrix.
+Mining and evaluation both read the blocks of this module, so a memory budget means the same to
+both, and neither ever holds the whole matrix.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from aoq.config import BLOCK_SIZE
-from aoq.data.collate import Collator
+from aoq.config import BLOCK_SIZE, parse_memory
 from aoq.errors import UserError
 from aoq.progress import progress_bar
-from aoq.scoring.protocol import Scorer, TrainableModel
-from aoq.types import Encoding
+from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.protocol import Scorer
+
+E = TypeVar("E")
+# What a score costs while its block is read: itself, masks, and the copies that selection makes.
+_BYTES_A_SCORE = 24
+# What a scorer works on beside the block: the tiles of cross attention.
+_WORKSPACE = 128 * 2**20
 
 
 @dataclass(frozen=True)
@@ -30,22 +36,14 @@ class Block:
     scores: Tensor
 
 
-@dataclass(frozen=True)
-class EncodedDataset:
-    """Every image and text of a data set, encoded."""
-
-    images: Encoding
-    texts: Encoding
-
-
 def ranges(total: int, size: int) -> list[slice]:
     """0..total in consecutive pieces of at most `size`."""
     return [slice(start, min(start + size, total)) for start in range(0, total, size)]
 
 
 def score_blocks(
-    scorer: Scorer,
-    encoded: EncodedDataset,
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
     *,
     block_size: int = BLOCK_SIZE,
     description: str = "score",
@@ -61,46 +59,22 @@ def score_blocks(
                 update()
 
 
-def encode_dataset(
-    model: TrainableModel, collator: Collator, *, batch_size: int = 128, description: str = "encode"
-) -> EncodedDataset:
-    """Encode every image and text once, in evaluation mode."""
-    n_images, n_texts = len(collator.dataset), collator.dataset.n_texts
-    images: list[Encoding] = []
-    texts: list[Encoding] = []
-    was_training = model.training
-    model.eval()
-    with (
-        torch.no_grad(),
-        progress_bar(description, total=n_images + n_texts, unit="items") as update,
-    ):
-        for rows in ranges(n_images, batch_size):
-            regions = collator.regions(np.arange(rows.start, rows.stop))
-            images.append(model.encode_images(regions)[:])
-            update(advance=rows.stop - rows.start)
-        for rows in ranges(n_texts, batch_size):
-            texts.append(model.encode_texts(collator.texts(np.arange(rows.start, rows.stop)))[:])
-            update(advance=rows.stop - rows.start)
-    model.train(was_training)
-    encoded = EncodedDataset(images=concatenate(images), texts=concatenate(texts))
-    for part, what in ((encoded.images, "image"), (encoded.texts, "caption")):
-        finite = part.vectors.flatten(1).isfinite().all(dim=1)
-        if not finite.all():
-            raise UserError(
-                f"{collator.dataset.name} ({collator.dataset.split}), {what} "
-                f"{int(finite.logical_not().nonzero()[0])}: its encoding is not finite; look for "
-                "bad features with `aoq data check`, or for a model that diverged."
-            )
-    return encoded
+def block_size_within(memory: str | None, encoded: EncodedDataset[E]) -> int:
+    """The largest block that fits a budget (such as "2GiB") together with the encodings.
 
-
-def concatenate(parts: list[Encoding]) -> Encoding:
-    """One encoding of several; shorter ones are padded to the longest."""
-    if parts[0].mask is None:
-        return Encoding(torch.cat([part.vectors for part in parts]))
-    longest = max(part.vectors.shape[1] for part in parts)
-    pads = [longest - part.vectors.shape[1] for part in parts]
-    pairs = list(zip(parts, pads, strict=True))
-    vectors = [nn.functional.pad(part.vectors, (0, 0, 0, pad)) for part, pad in pairs]
-    masks = [nn.functional.pad(part.mask, (0, pad)) for part, pad in pairs if part.mask is not None]
-    return Encoding(torch.cat(vectors), torch.cat(masks))
+    A block of b x b holds b^2 scores and, taken out of the encodings, b images and b texts.
+    """
+    if memory is None:
+        return BLOCK_SIZE
+    held = encoded.images.nbytes + encoded.texts.nbytes + _WORKSPACE
+    left = parse_memory(memory) - held
+    taken_out = encoded.images.row_nbytes + 2 * encoded.texts.row_nbytes  # texts, and by length
+    if left < taken_out + _BYTES_A_SCORE:
+        raise UserError(
+            f"a memory of {memory} is too small: the encodings and the work on them take "
+            f"{held / 2**30:.2f} GiB; allow at least {math.ceil(held / 2**30 + 0.5)}GiB."
+        )
+    root = math.sqrt(taken_out**2 + 4 * _BYTES_A_SCORE * left)
+    return min(
+        int((root - taken_out) / (2 * _BYTES_A_SCORE)), max(len(encoded.images), len(encoded.texts))
+    )

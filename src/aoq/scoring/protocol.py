@@ -8,27 +8,29 @@ having the methods, without inheriting anything.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from aoq.types import Encoding, Texts
 
+E_contra = TypeVar("E_contra", contravariant=True)
 
-class Scorer(Protocol):
+
+class Scorer(Protocol[E_contra]):
     """Scores encoded images against encoded texts; higher is closer."""
 
-    def score_matrix(self, images: Encoding, texts: Encoding) -> Tensor:
+    def score_matrix(self, images: E_contra, texts: E_contra) -> Tensor:
         """Every image against every text. (N, M)"""
         ...
 
-    def score_pairs(self, images: Encoding, texts: Encoding) -> Tensor:
+    def score_pairs(self, images: E_contra, texts: E_contra) -> Tensor:
         """Image b against text b: the diagonal of `score_matrix`. (B,)"""
         ...
 
 
-class MatchingModel(Scorer, Protocol):
+class MatchingModel(Scorer[Encoding], Protocol):
     """A scorer with the encoders that feed it."""
 
     def encode_images(self, regions: Tensor) -> Encoding:

@@ -21,7 +21,7 @@ from aoq.mining.offline import mine, usable_depth
 from aoq.models import build_model, count_parameters
 from aoq.randomness import epoch_order
 from aoq.sampling import OfflineSampler
-from aoq.scoring.blocks import EncodedDataset
+from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.protocol import TrainableModel
 from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.step import make_batch, make_optimizer, update

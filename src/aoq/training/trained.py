@@ -3,50 +3,83 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aoq.config import BLOCK_SIZE, MiningConfig
+from aoq.config import MiningConfig
 from aoq.data.collate import Collator
-from aoq.data.dataset import open_dataset
+from aoq.data.dataset import PairDataset, open_dataset
 from aoq.evaluation.metrics import Metrics
-from aoq.evaluation.protocols import evaluate
+from aoq.evaluation.protocols import evaluate_encoded
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.offline import mine
 from aoq.progress import EventLog, say
 from aoq.recipes import load_recipe
-from aoq.scoring.blocks import encode_dataset
+from aoq.scoring.encoded import EncodedDataset, encode_dataset
+from aoq.scoring.ensemble import Ensemble
+from aoq.scoring.protocol import Scorer
 from aoq.storage import RunDirectory, append_json_line, hash_file, read_json_lines
-from aoq.training.checkpoint import TrainedRun, load_run
+from aoq.training.checkpoint import load_run
 from aoq.training.inputs import default_device
 
 
-def _open_trained(run: Path, *, split: str, data: Path | None) -> tuple[TrainedRun, Collator]:
-    """A trained model and the split it is to read, its own data set's unless told otherwise."""
-    trained = load_run(run, device=default_device())
-    dataset = open_dataset(data or Path(trained.recipe.data), split)
-    trained.require_width(dataset.features.shape[2], source=dataset.name)
-    return trained, Collator(dataset, trained.vocabulary, device=default_device())
+@dataclass(frozen=True)
+class Judge:
+    """One trained model, or several as an ensemble, with one split as they encode it."""
+
+    runs: Sequence[Path]
+    dataset: PairDataset
+    scorer: Scorer[Any]
+    encoded: EncodedDataset[Any]
+
+    @property
+    def model_hash(self) -> str:
+        """SHA-256 of the weights; of an ensemble all of them, in order."""
+        return "+".join(hash_file(RunDirectory(run).model) for run in self.runs)
+
+
+def open_judge(runs: Sequence[Path], *, split: str, data: Path | None = None) -> Judge:
+    """Encode a split with each of `runs`; the data set is that of the first unless one is named."""
+    data = data or Path(load_recipe(RunDirectory(runs[0]).require_trained().config).data)
+    dataset = open_dataset(data, split)
+    models, encoded = [], []
+    for run in runs:
+        trained = load_run(run, device=default_device())
+        trained.require_width(dataset.features.shape[2], source=dataset.name)
+        collator = Collator(dataset, trained.vocabulary, device=default_device())
+        encoded.append(
+            encode_dataset(trained.model, collator, description=f"encode {split} with {run.name}")
+        )
+        models.append(trained.model)
+    if len(runs) == 1:
+        return Judge(runs, dataset, models[0], encoded[0])
+    return Judge(runs, dataset, Ensemble(models), Ensemble.join(encoded))
 
 
 def mine_run(
-    run: Path, out: Path, *, data: Path | None = None, config: MiningConfig | None = None
+    runs: Path | Sequence[Path],
+    out: Path,
+    *,
+    data: Path | None = None,
+    config: MiningConfig | None = None,
 ) -> CandidateLists:
-    """Rank the training set with a trained model and store the lists."""
-    trained, collator = _open_trained(run, split="train", data=data)
+    """Rank the training set with a trained model, or with several as one, and store the lists."""
+    runs = [runs] if isinstance(runs, Path) else runs
+    first = RunDirectory(runs[0]).require_trained()
     started = time.monotonic()
+    judge = open_judge(runs, split="train", data=data)
     lists = mine(
-        trained.model,
-        encode_dataset(trained.model, collator, description="encode the training set"),
-        collator.dataset.positives,
-        config=config or trained.recipe.mining,
-        provenance=Provenance(
-            teacher=hash_file(RunDirectory(run).model), data=collator.dataset.fingerprint
-        ),
+        judge.scorer,
+        judge.encoded,
+        judge.dataset.positives,
+        config=config or load_recipe(first.config).mining,
+        provenance=Provenance(teacher=judge.model_hash, data=judge.dataset.fingerprint),
     )
     lists.save(out)
     seconds = time.monotonic() - started
-    EventLog(RunDirectory(run).events).write(
+    EventLog(first.events).write(
         "mined", seconds=round(seconds, 2), i2t=lists.i2t.shape, t2i=lists.t2i.shape
     )
     say(
@@ -57,19 +90,24 @@ def mine_run(
 
 
 def evaluate_run(
-    run: Path, *, split: str = "test", data: Path | None = None, block_size: int = BLOCK_SIZE
+    runs: Path | Sequence[Path],
+    *,
+    split: str = "test",
+    data: Path | None = None,
+    memory: str | None = None,
 ) -> Metrics:
-    """Judge the best model of a run on one split, and note the result in the run."""
-    trained, collator = _open_trained(run, split=split, data=data)
+    """Judge a run's best model, or the ensemble of several, on one split; note it in the first."""
+    runs = [runs] if isinstance(runs, Path) else runs
     started = time.monotonic()
-    metrics = evaluate(trained.model, collator, block_size=block_size)
-    directory = RunDirectory(run)
+    judge = open_judge(runs, split=split, data=data)
+    metrics = evaluate_encoded(judge.scorer, judge.encoded, judge.dataset.positives, memory=memory)
+    directory = RunDirectory(runs[0])
     append_json_line(
         directory.results,
         {
             "split": split,
-            "model": hash_file(directory.model),
-            "data": collator.dataset.fingerprint,
+            "model": judge.model_hash,
+            "data": judge.dataset.fingerprint,
             **metrics.as_dict(),
         },
     )
