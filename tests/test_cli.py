@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from aoq.recipes import save_recipe, shipped_recipes
+from tests.training.test_imported import published
 from tests.training.test_round import small_recipe
 
 
@@ -35,7 +36,7 @@ def test_help_names_every_command_and_costs_less_than_half_a_second_of_cpu():
     done = aoq("--help")
     after = os.times()
     assert done.returncode == 0
-    for command in ("demo", "data", "train", "mine", "run", "evaluate"):
+    for command in ("demo", "data", "train", "mine", "run", "evaluate", "import"):
         assert command in done.stdout
     cpu = after.children_user + after.children_system
     cpu -= before.children_user + before.children_system
@@ -49,7 +50,16 @@ def test_importing_the_library_or_the_command_does_not_import_torch():
 
 @pytest.mark.parametrize(
     "command",
-    [["data", "build"], ["data", "check"], ["train"], ["mine"], ["run"], ["evaluate"], ["demo"]],
+    [
+        ["data", "build"],
+        ["data", "check"],
+        ["train"],
+        ["mine"],
+        ["run"],
+        ["evaluate"],
+        ["import"],
+        ["demo"],
+    ],
 )
 def test_every_command_explains_itself(command):
     done = aoq(*command, "--help")
@@ -78,7 +88,7 @@ def test_train_mine_run_and_evaluate_work_from_the_shell(tmp_path, recipe_file):
     assert run.returncode == 0
     assert "rsum" in run.stdout
     judged = aoq("evaluate", tmp_path / "two", "--json")
-    other = aoq("evaluate", tmp_path / "run" / "round-two", "--json", "--block-size", 3)
+    other = aoq("evaluate", tmp_path / "run" / "round-two", "--json", "--memory", "1GiB")
     assert json.loads(judged.stdout) == json.loads(other.stdout)
 
 
@@ -130,13 +140,17 @@ def test_nothing_is_overwritten_without_force(tmp_path, recipe_file):
         (["run", "scenes-tiny", "--out", "run", "--widht", "3"], "--widht"),
         (["run", "scenes-tiny", "--out", "run", "--seed", "-1"], "cannot be negative"),
         (["run", "scenes-tiny", "--out", "run", "--behaviour", "best"], "--behaviour"),
-        (["evaluate", "missing", "--block-size", "0"], "--block-size"),
+        (["evaluate"], "no run is named"),
         (["evaluate", "missing"], "holds no trained model"),
         (["mine", "missing"], "holds no trained model"),
         (["data", "check", "missing"], "missing is no folder"),
         (["data", "build", "missing.csv", "--out", "out"], "missing.csv"),
         (["data", "build", "scenes", "--size", "giant", "--out", "out"], "giant"),
         (["demo", "--size", "giant", "--out", "out"], "giant"),
+        (["import", "a.pth.tar", "--vocabulary", "b.json", "--out", "c"], "b.json does not exist"),
+        (["import", "a.pth.tar", "--out", "c"], "--vocabulary"),
+        (["import", "a", "--vocabulary", "b", "--out", "c", "--model", "clip"], "--model"),
+        (["import", "a", "--vocabulary", "b", "--out", "c", "--i2t", "d"], "name both --i2t"),
         (["frobnicate"], "frobnicate"),
     ],
 )
@@ -211,3 +225,18 @@ def test_bad_features_stop_a_run_before_anything_is_written(tmp_path, recipe_fil
     assert done.returncode == 2
     assert "train_ims.npy, image row 3" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_published_files_are_imported_evaluated_and_mined_from_the_shell(tmp_path, precomp):
+    files = published(tmp_path / "files", "vsrn_f30k")
+    out = tmp_path / "run"
+    command = ("import", files.checkpoint, "--vocabulary", files.vocabulary, "--out", out)
+    done = aoq(*command, "--data", precomp)
+    assert done.returncode == 0
+    assert "vsrn, f30k" in done.stderr
+    assert f"next: aoq evaluate {out}" in done.stderr
+    assert "rsum" in json.loads(aoq("evaluate", out, "--json").stdout)
+    assert aoq("mine", out).returncode == 0
+    again = aoq(*command)
+    assert again.returncode == 2
+    assert "add --force" in again.stderr

@@ -19,7 +19,7 @@ from cyclopts.config import Dict
 from cyclopts.validators import Number
 
 from aoq import __version__
-from aoq.config import BLOCK_SIZE, Behaviour, Recipe
+from aoq.config import Behaviour, ModelName, Recipe
 from aoq.errors import UserError
 
 app = App(
@@ -215,32 +215,30 @@ def train(
 
 @app.command
 def mine(
-    run: Path,
-    /,
-    *,
+    *runs: Path,
     out: Path | None = None,
     data: Path | None = None,
     depth_texts: Count | None = None,
     depth_images: Count | None = None,
-    block_size: Count | None = None,
+    memory: str | None = None,
     force: Flag = False,
 ) -> None:
     """Rank the whole training set with a trained model and keep the hardest negatives.
 
     Parameters
     ----------
-    run
-        Folder of a trained model.
+    runs
+        Folder of a trained model; of several, their ensemble (mean score) mines.
     out
-        File to write; default: candidates.safetensors in `run`.
+        File to write; default: candidates.safetensors in the first run.
     data
         Data set to mine; default: the one the model was trained on.
     depth_texts
         Hardest texts kept for each image; default: as in the run's recipe.
     depth_images
         Hardest images kept for each text; default: as in the run's recipe.
-    block_size
-        Rows and columns of the score matrix in memory at a time; default: as in the recipe.
+    memory
+        Budget for encodings and blocks of scores, such as 2GiB; default: as in the recipe.
     force
         Replace `out` if it exists.
     """
@@ -248,14 +246,14 @@ def mine(
     from aoq.storage import RunDirectory
     from aoq.training.trained import mine_run
 
-    directory = RunDirectory(run).require_trained()
+    directory = RunDirectory(_first(runs)).require_trained()
     out = out or directory.candidates
     if out.is_dir() or (out.exists() and not force):
         raise UserError(f"{out} exists already; name another file or add --force.")
-    flags = {"depth_texts": depth_texts, "depth_images": depth_images, "block_size": block_size}
-    changes = {name: value for name, value in flags.items() if value is not None}
+    flags = {"depth_texts": depth_texts, "depth_images": depth_images, "memory": memory}
+    changes: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     config = replace(load_recipe(directory.config).mining, **changes)
-    mine_run(run, out, data=data, config=config)
+    mine_run(runs, out, data=data, config=config)
 
 
 @app.command
@@ -295,36 +293,96 @@ def run(
 
 @app.command
 def evaluate(
-    run: Path,
-    /,
-    *,
+    *runs: Path,
     split: str = "test",
     data: Path | None = None,
-    block_size: Count = BLOCK_SIZE,
+    memory: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """Recalls, ranks and rsum of a trained model.
 
     Parameters
     ----------
-    run
-        Folder of a trained model.
+    runs
+        Folder of a trained model; of several, each is judged, and then their ensemble (mean score).
     split
         Split to judge on.
     data
         Data set; default: the one the model was trained on.
-    block_size
-        Rows and columns of the score matrix in memory at a time.
+    memory
+        Budget for encodings and blocks of scores, such as 2GiB.
     as_json
         Print JSON for programs.
     """
     from aoq.training.trained import evaluate_run
 
-    metrics = evaluate_run(run, split=split, data=data, block_size=block_size).as_dict()
+    _first(runs)
+    judged = {str(run): [run] for run in runs} | ({"ensemble": runs} if len(runs) > 1 else {})
+    results = {
+        name: evaluate_run(members, split=split, data=data, memory=memory).as_dict()
+        for name, members in judged.items()
+    }
     if as_json:
-        sys.stdout.write(json.dumps(metrics) + "\n")
+        sys.stdout.write(json.dumps(results if len(runs) > 1 else results[str(runs[0])]) + "\n")
     else:
-        _print_metrics({split: metrics})
+        _print_metrics(results, title=f"split {split}")
+
+
+def _first(runs: tuple[Path, ...]) -> Path:
+    if not runs:
+        raise UserError("no run is named; give the folder of a trained model.")
+    return runs[0]
+
+
+@app.command(name="import")
+def import_(
+    checkpoint: Path,
+    /,
+    *,
+    vocabulary: Path,
+    out: Path,
+    data: Path | None = None,
+    i2t: Path | None = None,
+    t2i: Path | None = None,
+    model: ModelName | None = None,
+    force: Flag = False,
+) -> None:
+    """Make a run of the files that SCAN, BFAN, VSRN, VSE++ or AOQ publish.
+
+    Nothing in these files is run; one that holds more than weights and options is refused.
+
+    Parameters
+    ----------
+    checkpoint
+        A model, .pth.tar.
+    vocabulary
+        The vocabulary it was trained with, .json or .pkl.
+    out
+        Folder of the run.
+    data
+        Data set of the run; the lists are checked against it.
+    i2t
+        Candidate lists of the images, .npy.
+    t2i
+        Candidate lists of the texts, .npy.
+    model
+        Which model it is, where the checkpoint does not tell.
+    force
+        Replace `out` if it is a run.
+    """
+    from aoq.training.imported import PublishedFiles, import_run
+
+    files = PublishedFiles(checkpoint=checkpoint, vocabulary=vocabulary, i2t=i2t, t2i=t2i)
+    run = import_run(out, files, data=data, model=model, force=force)
+    place = "" if data is not None else " --data FOLDER"
+    _next_steps(f"aoq evaluate {out}{place}")
+    if i2t is None:
+        _next_steps(f"aoq mine {out}{place}")
+    else:
+        lists = run.candidates
+        _next_steps(
+            f"aoq train RECIPE --round two --candidates {lists} --data {data} --out ...",
+        )
 
 
 def _print_metrics(rows: dict[str, dict[str, Any]], *, title: str | None = None) -> None:

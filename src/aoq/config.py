@@ -154,6 +154,8 @@ class RoundConfig:
     "What the learning rate is divided by."
     clip_norm: float = 2.0
     "Largest norm of the whole gradient."
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    "auto: bfloat16 for the encoders on a GPU that has it, float32 elsewhere; scores stay float32."
     diagonal_only: bool = False
     "Count other positives in the batch as negatives, as the published program does."
     select_by: Literal["rsum", "r1+r5"] = "rsum"

@@ -171,6 +171,24 @@ def test_a_file_that_only_the_manifest_knows_is_an_error(
     assert sentence in check_dataset(built).errors[0]
 
 
+def test_captions_that_are_byte_strings_are_one_error_with_the_first_place(folder: Path) -> None:
+    change_captions(
+        folder, "dev", {2: "b'a dog sleeps'", 3: 'b"a dog\'s hat"', 4: "b' is a letter"}
+    )
+    (error,) = check_dataset(folder).errors
+    assert "dev_caps.txt, line 3: the caption \"b'a dog sleeps'\" is a byte string" in error
+    assert "2 such captions in all" in error
+    assert "caption.decode()" in error
+
+
+def test_byte_strings_in_a_built_folder_are_an_error(built: Path) -> None:
+    path = built / "test.json"
+    path.write_text(path.read_text().replace("a red dog sleeps", "b'a red dog sleeps'"))
+    assert any(
+        "test.json, captions[0]: the caption \"b'a red" in e for e in check_dataset(built).errors
+    )
+
+
 def test_odd_things_are_one_warning_each_with_count_and_example(folder: Path) -> None:
     change_rows(folder, "train", {2: np.load(folder / "train_ims.npy")[0]})
     change_captions(

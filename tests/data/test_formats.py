@@ -352,3 +352,11 @@ def test_flickr8k_is_read_whole() -> None:
     counts = Counter(record.split for record in records)
     assert counts == {"train": 6000, "dev": 1000, "test": 1000}
     assert all(len(record.captions) == 5 for record in records)
+
+
+def test_captions_that_are_byte_strings_are_refused_in_one_sentence(pictures: Path) -> None:
+    text = "image,caption\na.jpg,a cat\na.jpg,b'a dog runs .'\nb.jpg,b'two dogs'\nb.jpg,a cat\n"
+    report = refusal(pictures, "captions.csv", text)
+    assert len(report.splitlines()) == 1
+    assert "captions.csv, line 3: the caption \"b'a dog runs .'\" is a byte string" in report
+    assert "2 such captions in all; expected text" in report

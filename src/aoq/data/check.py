@@ -24,7 +24,7 @@ from aoq.data.dataset import (
     splits_of,
 )
 from aoq.data.formats import raise_problems
-from aoq.data.readers import shown
+from aoq.data.readers import byte_string_problems, shown
 from aoq.errors import UserError
 from aoq.progress import progress_bar
 from aoq.storage import MANIFEST, hash_file
@@ -60,6 +60,8 @@ def check_dataset(folder: Path) -> Report:
     if is_built(folder):
         errors += _changed_files(folder, datasets)
     errors += _differing_shapes(folder, datasets)
+    for dataset in datasets:
+        errors += byte_string_captions(folder, dataset)
     digests = []
     for dataset in datasets:
         rows, broken = _scan_features(dataset)
@@ -79,6 +81,18 @@ def check_dataset(folder: Path) -> Report:
             for what, count in (("images", len(dataset)), ("captions", dataset.n_texts))
         },
     )
+
+
+def byte_string_captions(folder: Path, dataset: PairDataset) -> list[str]:
+    """A sentence about the captions of a split that are byte strings, with the first place."""
+    captions = enumerate(dataset.captions)
+    if is_built(folder):
+        file = folder / f"{dataset.split}.json"
+        places = ((f"{file}, captions[{number}]", caption) for number, caption in captions)
+    else:
+        file = folder / f"{dataset.split}_caps.txt"
+        places = ((f"{file}, line {number + 1}", caption) for number, caption in captions)
+    return byte_string_problems(places)
 
 
 def _missing_splits(folder: Path) -> list[str]:

@@ -13,7 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from aoq.data.readers import Entry, is_file, normal_name, read_entries, read_lines
+from aoq.data.readers import (
+    Entry,
+    byte_string_problems,
+    is_file,
+    normal_name,
+    read_entries,
+    read_lines,
+)
 from aoq.errors import UserError
 from aoq.progress import warn
 from aoq.types import Split
@@ -102,6 +109,9 @@ def _to_records(
     problems: list[str],
 ) -> list[Record]:
     """Join what belongs to an image, and note what is wrong with it."""
+    problems += byte_string_problems(
+        (entry.place, entry.caption) for entries in images.values() for entry in entries
+    )
     records: list[Record] = []
     taken: dict[tuple[str, str], str] = {}
     for name, entries in images.items():

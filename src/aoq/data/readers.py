@@ -12,8 +12,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
@@ -23,6 +24,7 @@ from aoq.errors import UserError
 MOST_DIGITS = 100  # of a whole number; ids have far fewer
 CHARACTERS_SHOWN = 60
 
+_BYTE_STRING = re.compile(r"""b(['"]).*\1""", re.DOTALL)
 _shortener = reprlib.Repr()
 _shortener.maxstring = _shortener.maxother = _shortener.maxlong = CHARACTERS_SHOWN
 
@@ -337,6 +339,28 @@ def normal_name(name: str) -> str:
 
 def normal_caption(caption: str) -> str:
     return " ".join(caption.split())
+
+
+def is_byte_string(caption: str) -> bool:
+    """Whether a caption is Python's spelling of bytes, of which a model learns the b and quotes.
+
+    >>> is_byte_string("b'a dog'"), is_byte_string("a dog")
+    (True, False)
+    """
+    return _BYTE_STRING.fullmatch(caption) is not None
+
+
+def byte_string_problems(captions: Iterable[tuple[str, str]]) -> list[str]:
+    """One sentence about all captions, each with its place, that are byte strings."""
+    found = [(place, caption) for place, caption in captions if is_byte_string(caption)]
+    if not found:
+        return []
+    place, caption = found[0]
+    return [
+        f"{place}: the caption {shown(caption)} is a byte string, {len(found):,} such captions in "
+        "all; expected text: decode captions before they are written, in Python with "
+        "caption.decode()."
+    ]
 
 
 def _entry_from_fields(place: str, fields: dict[str, Any], problems: list[str]) -> Entry | None:

@@ -7,15 +7,15 @@ Test captions never take part. On disk it is the JSON of SCAN and BFAN, so files
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aoq.data.readers import is_text, parse_json
 from aoq.errors import UserError
 from aoq.storage import write_json
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
+_WANTED = 'expected {"word2idx": ..., "idx2word": ..., "idx": ...} as SCAN writes it'
 # Where nltk.word_tokenize's downloaded sentence model would cut, abbreviations aside.
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
@@ -78,17 +79,25 @@ class Vocabulary:
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
         """Read the JSON of `save`, or a published one of SCAN or BFAN."""
-        wanted = 'expected {"word2idx": ..., "idx2word": ..., "idx": ...} as SCAN writes it'
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_text(encoding="utf-8"))
             ids = {str(word): int(number) for word, number in content["word2idx"].items()}
         except FileNotFoundError:
             raise UserError(f"{path} does not exist; expected a vocabulary.") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} is no vocabulary ({error!r}); {wanted}.") from None
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise UserError(f"{path} is no vocabulary ({error!r}); {_WANTED}.") from None
+        return cls.from_ids(ids, source=path)
+
+    @classmethod
+    def from_ids(cls, ids: Mapping[str, int], *, source: Path) -> Vocabulary:
+        """The vocabulary of a published `word2idx`; `source` is the file it comes from."""
         words = sorted(ids, key=ids.__getitem__)
         if [ids[word] for word in words] != list(range(len(words))):
-            raise UserError(f"{path}: ids are not 0 to {len(words) - 1} without gaps; {wanted}.")
+            raise UserError(f"{source}: ids are not 0 to {len(words) - 1} without gaps; {_WANTED}.")
         if tuple(words[:4]) != SPECIAL_WORDS:
-            raise UserError(f"{path}: ids 0 to 3 are {words[:4]}; expected {list(SPECIAL_WORDS)}.")
+            found, wanted = words[:4], list(SPECIAL_WORDS)
+            raise UserError(f"{source}: ids 0 to 3 are {found}; expected {wanted}.")
+        for word in words:
+            if not is_text(word):
+                raise UserError(f"{source}: the word {word!r} is no text; expected UTF-8 words.")
         return cls(tuple(words))

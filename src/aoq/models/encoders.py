@@ -39,7 +39,7 @@ def word_embedding(vocabulary_size: int, width: int) -> nn.Embedding:
 def unit(vectors: Tensor) -> Tensor:
     """Vectors of length one; a zero vector stays zero, and its gradient stays finite."""
     length = vectors.norm(dim=-1, keepdim=True)
-    scaled: Tensor = vectors / length.where(length > _ZERO, 1.0)
+    scaled: Tensor = vectors / (length + _ZERO).where(length > _ZERO, 1.0)
     return scaled
 
 

@@ -40,7 +40,13 @@ _REGIONS_AND_WORDS = [
     (r"txt_enc\.rnn\.(\w+)_reverse$", "text_encoder.backward_gru.{name}"),
     (r"txt_enc\.rnn\.", "text_encoder.gru."),
 ]
-_RENAMES = {"vsrn": _VSRN, "scan": _REGIONS_AND_WORDS, "bfan": _REGIONS_AND_WORDS}
+_VSE = [*_TEXT, (r"img_enc\.fc\.", "projection.")]
+_RENAMES = {
+    "vsrn": _VSRN,
+    "scan": _REGIONS_AND_WORDS,
+    "bfan": _REGIONS_AND_WORDS,
+    "vse": _VSE,
+}
 
 
 def our_name(model: str, published: str) -> str:

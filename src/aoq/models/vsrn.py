@@ -42,7 +42,7 @@ class RegionGraph(nn.Module):
         nn.init.zeros_(self.norm.weight)
         nn.init.zeros_(self.norm.bias)
 
-    def forward(self, regions: Tensor, n_sets: int) -> Tensor:
+    def forward(self, regions: Tensor, n_sets: int = 1) -> Tensor:
         n_regions = regions.shape[1]
         affinity = self.theta(regions) @ self.phi(regions).transpose(1, 2) / n_regions  # (B, R, R)
         mixed: Tensor = self.output(affinity @ self.value(regions))  # (B, R, D)

@@ -17,7 +17,7 @@ Texts of one length are scored together, so nothing is padded. Where lengths do 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,10 +26,12 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from aoq.config import Aggregate, Direction, Focal, RawNorm
+from aoq.scoring.precision import as_single, full_precision
 from aoq.types import Encoding
 
 _EPSILON = 1e-8  # vectors shorter than this have no direction
 _SLOPE = 0.1  # of the leaky ReLU
+_ROUNDING = 64  # units in the last place by which equal weights may differ
 # Where no gradient is kept, this many similarities are worked on at a time: they stay in cache.
 _TILE, _TEXTS_OF_A_TILE = 2**21, 64
 
@@ -54,9 +56,10 @@ class Attention:
         query_mask: Tensor | None = None,
     ) -> Tensor:
         """Weights of the sources for each query, up to a factor no cosine sees. (n, L, Q, m)"""
-        weights = self._logits(similarities, query_mask).softmax(dim=1)
+        logits = self._logits(similarities, query_mask)
         if source_mask is not None:
-            weights = weights * source_mask
+            logits = logits.masked_fill(~source_mask, -torch.inf)
+        weights = logits.softmax(dim=1)
         if self.focal is not None:
             weights = weights * _focus(weights.detach(), self.focal, source_mask)
         return weights
@@ -72,10 +75,10 @@ class Attention:
                 return similarities.softmax(dim=2) * self.temperature
             case "l2norm":
                 length = _root(similarities.square().sum(2, keepdim=True))
-                return similarities * (self.temperature / _length(length))
+                return similarities * (self.temperature / _divisor(length + _EPSILON))
             case "l1norm":
                 length = similarities.abs().sum(2, keepdim=True)
-                return similarities * (self.temperature / _length(length))
+                return similarities * (self.temperature / _divisor(length + _EPSILON))
             case _:
                 return similarities * self.temperature
 
@@ -87,7 +90,8 @@ def _focus(weights: Tensor, focal: Focal, source_mask: Tensor | None) -> Tensor:
         equal  keeps i where  L a_i - sum_j a_j > 0
         prob   keeps i where  sum_j (a_i - a_j) sqrt(a_j) = a_i sum_j sqrt(a_j) - sum_j a_j^1.5 > 0
 
-    Sources that all weigh the same would all lose it; they all keep it instead.
+    Both ask whether a_i is above a mean of all weights. Within rounding of it counts as above, so
+    that sources which weigh the same share one fate, and one is always left.
     """
     if focal == "equal":
         n_sources = weights.shape[1] if source_mask is None else source_mask.sum(1, keepdim=True)
@@ -96,7 +100,7 @@ def _focus(weights: Tensor, focal: Focal, source_mask: Tensor | None) -> Tensor:
         roots = weights.sqrt()
         total = roots.sum(1, keepdim=True)
         threshold = (roots * weights).sum(1, keepdim=True) / total
-    threshold = threshold.where(threshold < weights.amax(1, keepdim=True), -1.0)
+    threshold *= 1 - _ROUNDING * torch.finfo(weights.dtype).eps
     return torch.gt(weights, threshold, out=torch.empty_like(weights))
 
 
@@ -105,9 +109,9 @@ def _root(squares: Tensor) -> Tensor:
     return squares.clamp(min=_EPSILON**2).sqrt()
 
 
-def _length(lengths: Tensor) -> Tensor:
+def _divisor(lengths: Tensor) -> Tensor:
     """Lengths to divide by: what has none is left as it is, and so is its gradient."""
-    return lengths.where(lengths > _EPSILON, 1.0)
+    return lengths.where(lengths > 2 * _EPSILON, 1.0)
 
 
 def _cosines(weights: Tensor, similarities: Tensor, gram: Tensor, query_norms: Tensor) -> Tensor:
@@ -115,12 +119,14 @@ def _cosines(weights: Tensor, similarities: Tensor, gram: Tensor, query_norms: T
     along = (weights * similarities).sum(dim=1)
     attended = torch.bmm(gram, weights.flatten(2)).view_as(weights)  # (n, L, Q, m)
     lengths = _root((weights * attended).sum(dim=1)) * query_norms
-    return along / _length(lengths)
+    return along / _divisor(lengths)
 
 
 def _gram(vectors: Tensor) -> Tensor:
     """Inner products of the vectors of each item. (n, L, L)"""
-    return vectors @ vectors.mT
+    with full_precision(vectors):
+        vectors = as_single(vectors)
+        return vectors @ vectors.mT
 
 
 def _norms(gram: Tensor) -> Tensor:
@@ -215,9 +221,42 @@ def _equal_lengths(texts: Encoding, *, at_most: int) -> list[_Words]:
     ]
 
 
+def _similarities(regions: Tensor, groups: list[_Words], *, whole: bool) -> Iterator[Similarities]:
+    """All regions against the words of each group.
+
+    `whole`: one product serves all groups, and so one pair of products its gradient. Otherwise
+    each group has a product of its own, which is still in cache when it is read.
+    """
+    flat, gram = regions.flatten(0, 1), _gram(regions)  # (n R, D), (n, R, R)
+    if whole:
+        words = [group.flat for group in groups]
+        products = iter((flat @ torch.cat(words).T).split([len(part) for part in words], dim=1))
+    else:
+        products = (flat @ group.flat.T for group in groups)
+    for group, product in zip(groups, products, strict=True):
+        values = product.view(*regions.shape[:2], *group.vectors.shape[:2])  # (n, R, T, m)
+        yield Similarities(as_single(values), gram, group.gram)
+
+
+def _paired_similarities(images: Encoding, texts: Encoding) -> Similarities:
+    """The regions of image b against the words of text b."""
+    values = images.vectors @ texts.vectors.mT  # (B, R, T)
+    if texts.mask is not None:
+        values = values.masked_fill(~texts.mask[:, None], 0.0)
+    return Similarities(
+        as_single(values)[..., None],
+        _gram(images.vectors),
+        _gram(texts.vectors),
+        word_mask=texts.mask,
+        paired=True,
+    )
+
+
 class CrossAttention:
-    """Mix-in: one vector a region, one a word; the score sums the aggregated cosines of each
-    direction in `attentions`."""
+    """Mix-in: one vector a region, one a word; SCAN attends in one direction, BFAN in both.
+
+    The score is the sum over the directions of the aggregated cosines. Padding is zero vectors.
+    """
 
     attentions: Mapping[Direction, Attention]
     aggregate: Aggregate = "mean"
@@ -225,42 +264,24 @@ class CrossAttention:
 
     def score_matrix(self, images: Encoding, texts: Encoding) -> Tensor:
         """Every image against every text; where no gradient is kept, in pieces that fit a cache."""
-        whole = torch.is_grad_enabled()
+        learning = images.vectors.requires_grad or texts.vectors.requires_grad
+        whole = learning and torch.is_grad_enabled()
         groups = _equal_lengths(texts, at_most=len(texts) if whole else _TEXTS_OF_A_TILE)
-        n_words = [len(group.flat) for group in groups]
-        n_images = len(images) if whole else _TILE // (max(n_words) * images.vectors.shape[1])
+        largest = max(len(group.flat) for group in groups) * images.vectors.shape[1]
+        n_images = len(images) if whole else max(1, _TILE // largest)
         rows = []
-        for regions in images.vectors.split(max(1, n_images)):
-            flat = regions.flatten(0, 1)  # (n R, D)
-            if whole:  # one product for all words, and so one pair of products for its gradient
-                products = (flat @ torch.cat([group.flat for group in groups]).T).split(n_words, 1)
-            else:
-                products = (flat @ group.flat.T for group in groups)
-            gram = _gram(regions)
-            rows.append(
-                torch.cat(
-                    [
-                        self._match(
-                            Similarities(
-                                product.view(*regions.shape[:2], *group.vectors.shape[:2]),
-                                gram,
-                                group.gram,
-                            )
-                        )
-                        for product, group in zip(products, groups, strict=True)
-                    ],
-                    dim=1,
-                )
-            )
+        for regions in images.vectors.split(n_images):
+            parts = _similarities(regions, groups, whole=whole)
+            rows.append(torch.cat([self._match(part) for part in parts], dim=1))
         order = torch.cat([group.rows for group in groups])
         return torch.cat(rows)[:, order.argsort()]
 
     def score_pairs(self, images: Encoding, texts: Encoding) -> Tensor:
-        return self._match(_paired(images, texts))[:, 0]
+        return self._match(_paired_similarities(images, texts))[:, 0]
 
     def attention_maps(self, images: Encoding, texts: Encoding) -> dict[Direction, Tensor]:
         """What matched what in image b and text b: t2i (B, T, R), i2t (B, R, T); each adds to 1."""
-        similarities = _paired(images, texts)
+        similarities = _paired_similarities(images, texts)
         maps = {}
         for direction, attention in self.attentions.items():
             weights = similarities.weights(direction, attention)[..., 0]  # (B, sources, queries)
@@ -271,8 +292,8 @@ class CrossAttention:
         """The score of each image with each text. (n, m)"""
         mask = similarities.word_mask
         word_mask = None if mask is None else mask[..., None]  # (n, T, 1)
-        return torch.stack(
-            [
+        with full_precision(similarities.values):
+            scores = [
                 aggregate(
                     similarities.cosines(direction, attention),
                     self.aggregate,
@@ -281,18 +302,4 @@ class CrossAttention:
                 )
                 for direction, attention in self.attentions.items()
             ]
-        ).sum(dim=0)
-
-
-def _paired(images: Encoding, texts: Encoding) -> Similarities:
-    regions, words = images.vectors, texts.vectors
-    values = regions @ words.mT  # (B, R, T)
-    if texts.mask is not None:
-        values = values.masked_fill(~texts.mask[:, None], 0.0)
-    return Similarities(
-        values[..., None],
-        _gram(regions),
-        _gram(words),
-        word_mask=texts.mask,
-        paired=True,
-    )
+        return torch.stack(scores).sum(dim=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from aoq.scoring.precision import as_single, full_precision
 from aoq.types import Encoding
 
 
@@ -11,7 +12,8 @@ class InnerProduct:
     """Mix-in: one vector an image, one vector a text, their inner product as the score."""
 
     def score_matrix(self, images: Encoding, texts: Encoding) -> Tensor:
-        return images.vectors @ texts.vectors.T
+        with full_precision(images.vectors):
+            return as_single(images.vectors) @ as_single(texts.vectors).T
 
     def score_pairs(self, images: Encoding, texts: Encoding) -> Tensor:
-        return (images.vectors * texts.vectors).sum(dim=-1)
+        return (as_single(images.vectors) * as_single(texts.vectors)).sum(dim=-1)

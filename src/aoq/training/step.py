@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -89,7 +90,8 @@ def update(
 
     Refuses to step where a term or the gradient is not finite: the weights stay as they were.
     """
-    loss = step_loss(model, batch, settings.loss_at(epoch))
+    with mixed_precision(settings.precision, batch.regions.device):
+        loss = step_loss(model, batch, settings.loss_at(epoch))
     terms = {name: float(value.detach()) for name, value in loss.terms.items()}
     optimizer.zero_grad(set_to_none=True)
     loss.total.backward()
@@ -101,6 +103,15 @@ def update(
         )
     optimizer.step()
     return terms
+
+
+def mixed_precision(
+    precision: Literal["auto", "float32", "bfloat16"], device: torch.device
+) -> torch.autocast:
+    """The context that runs products in bfloat16 where it is asked for, or `auto` finds it."""
+    has_it = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    wanted = has_it if precision == "auto" else precision == "bfloat16"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=wanted)
 
 
 def step_loss(model: MatchingModel, batch: StepBatch, config: LossConfig) -> LossTerms:

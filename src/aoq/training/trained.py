@@ -11,6 +11,7 @@ from typing import Any
 from aoq.config import MiningConfig
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset, open_dataset
+from aoq.errors import UserError
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import evaluate_encoded
 from aoq.mining.candidates import CandidateLists, Provenance
@@ -42,8 +43,10 @@ class Judge:
 
 def open_judge(runs: Sequence[Path], *, split: str, data: Path | None = None) -> Judge:
     """Encode a split with each of `runs`; the data set is that of the first unless one is named."""
-    data = data or Path(load_recipe(RunDirectory(runs[0]).require_trained().config).data)
-    dataset = open_dataset(data, split)
+    own = load_recipe(RunDirectory(runs[0]).require_trained().config).data
+    if data is None and not own:
+        raise UserError(f"{runs[0]} names no data set; add --data FOLDER.")
+    dataset = open_dataset(data or Path(own), split)
     models, encoded = [], []
     for run in runs:
         trained = load_run(run, device=default_device())

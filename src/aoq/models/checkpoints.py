@@ -1,0 +1,182 @@
+"""Reads the checkpoints of the published programs (`.pth.tar`), which are pickles, safely.
+
+torch's `weights_only` reader builds tensors and plain containers and refuses everything else. Two
+things more occur in these files: `argparse.Namespace`, which only holds attributes, and numpy
+scalars, for which stand-ins are handed out that can make one number. Files of Python 2 are read
+the same way: their strings are bytes, which Latin-1 takes as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aoq.errors import UserError
+
+PARTS = ("img_enc", "txt_enc", "caption_model")
+_NUMBERS = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"})
+_SHOWN = 160  # characters of what a file holds instead
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What a published program saved: the weights under its names, its options, how far it was."""
+
+    state: Mapping[str, Tensor]  # img_enc.*, txt_enc.*, caption_model.*
+    options: Mapping[str, Any]
+    epoch: int | None
+    best_rsum: float | None
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """A `.pth.tar` of SCAN, BFAN, VSRN, VSE++ or AOQ; nothing in it is run."""
+    if not path.is_file():
+        raise UserError(f"{path} does not exist; expected a checkpoint, .pth.tar.")
+    content = _load(path)
+    if not isinstance(content, dict) or "model" not in content:
+        holds = f"keys {', '.join(map(str, content))}" if isinstance(content, dict) else "no keys"
+        raise UserError(
+            f"{path} is no checkpoint of a published program: it has {holds[:_SHOWN]}; "
+            "expected model, opt, epoch and best_rsum."
+        )
+    options = content.get("opt")
+    epoch = _number(content.get("epoch"))
+    return Checkpoint(
+        state=_join(path, content["model"]),
+        options=_plain_options(options),
+        epoch=None if epoch is None else int(epoch),
+        best_rsum=_number(content.get("best_rsum")),
+    )
+
+
+def _plain_options(options: object) -> dict[str, Any]:
+    """The options that are text or finite numbers; the others decide nothing here."""
+    values = vars(options) if isinstance(options, Namespace) else options
+    if not isinstance(values, dict):
+        return {}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(name, str) and (isinstance(value, str) or _is_number(value))
+    }
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and _number(value) is not None
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, which may also be a tensor of one; nothing where it is none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _join(path: Path, model: object) -> dict[str, Tensor]:
+    """The state dicts of the parts as one, without the `module.` of DataParallel."""
+    parts = model if isinstance(model, (list, tuple)) else ()
+    if len(parts) not in (2, 3) or not all(_is_state(part) for part in parts):
+        raise UserError(
+            f"{path}: model is {_described(model)}; expected a list of two or three state dicts: "
+            "of the image encoder, the text encoder and perhaps the caption model."
+        )
+    return {
+        f"{part}.{name.removeprefix('module.')}": value
+        for part, state in zip(PARTS, parts, strict=False)
+        for name, value in state.items()
+    }
+
+
+def _is_state(part: object) -> bool:
+    return isinstance(part, dict) and all(
+        isinstance(name, str) and isinstance(value, Tensor) and _is_plain(value)
+        for name, value in part.items()
+    )
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether every number of a tensor is in the file: none repeated, compressed or left out."""
+    is_odd = value.layout != torch.strided or value.is_quantized or value.is_complex()
+    if is_odd or value.device.type != "cpu":
+        return False
+    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+
+
+def _described(value: object) -> str:
+    kind = type(value).__name__
+    if not isinstance(value, (list, tuple)):
+        return f"of the type {kind}"
+    return f"a {kind} of {', '.join(type(item).__name__ for item in value[:4]) or 'nothing'}"
+
+
+# Pickles
+
+
+class _NumberType:
+    """Stands in for numpy.dtype: remembers which number it means."""
+
+    def __init__(self, code: str, *_: object) -> None:
+        self.code, self.order = code, "="
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = state[1]
+
+
+def _make_number(kind: _NumberType, data: bytes | str) -> float:
+    """Stands in for numpy's scalar: the number that these bytes are; Python 2 gives text."""
+    if type(kind) is not _NumberType or kind.code not in _NUMBERS or kind.order not in "<>=|":
+        raise UnpicklingError("a numpy scalar in it is no number")
+    content = data.encode("latin1") if isinstance(data, str) else data
+    return float(np.frombuffer(content, np.dtype(kind.order + kind.code), count=1)[0])
+
+
+_ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    Namespace,
+    (_NumberType, "numpy.dtype"),
+    (_make_number, "numpy.core.multiarray.scalar"),
+    (_make_number, "numpy._core.multiarray.scalar"),
+]
+
+
+def _load(path: Path) -> Any:
+    with path.open("rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the encoding, and about storages of old files
+        try:
+            with torch.serialization.safe_globals(_ALLOWED):
+                return torch.load(file, map_location="cpu", weights_only=True, encoding="latin1")
+        except Exception as error:  # damaged files make torch raise almost anything
+            raise _refusal(path, error) from None
+
+
+def _refusal(path: Path, error: Exception) -> UserError:
+    """Why a file was not read, as a sentence; torch's own advises to load it all the same."""
+    message = str(error)
+    forbidden = re.search(r"GLOBAL (\S+) (?:was not an allowed|whose module)", message)
+    if forbidden:
+        return UserError(
+            f"{path} asks for {forbidden[1]} when it is loaded, which is not among the few things "
+            "a checkpoint may hold (tensors, numbers, text and an argparse.Namespace); nothing of "
+            "it was run; if you trust its authors, ask them for a file without it."
+        )
+    inner = re.search(r"WeightsUnpickler error:\s*(.+)", message)
+    reason = re.split(r"\n|\. ", (inner[1] if inner else message).strip())[0].rstrip(".")
+    if " " not in reason:  # what is left of a KeyError and the like tells people nothing
+        reason = "it ends too early" if isinstance(error, EOFError) else type(error).__name__
+    return UserError(
+        f"{path} is no checkpoint that can be read safely, or it is truncated or damaged at "
+        f"{path.stat().st_size:,} bytes ({reason}); nothing of it was run; expected what "
+        "torch.save writes by default, in pickle protocol 2; copy the file again."
+    )

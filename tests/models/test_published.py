@@ -1,0 +1,444 @@
+"""Checkpoints of the published programs: what is read from them, and what is refused unread."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from argparse import Namespace
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from aoq.config import ModelConfig
+from aoq.errors import UserError
+from aoq.models import build_model
+from aoq.models.checkpoints import read_checkpoint
+from aoq.models.translation import translate
+
+FEATURES, JOINT, WORD, WORDS, HIDDEN = 6, 5, 4, 15, 3
+SCAN_OPTIONS = {
+    "cross_attn": "i2t",
+    "raw_feature_norm": "softmax",
+    "agg_func": "Mean",
+    "lambda_lse": 5.0,
+    "lambda_softmax": 4.0,
+    "bi_gru": True,
+    "precomp_enc_type": "basic",
+    "embed_size": JOINT,
+    "margin": 0.25,
+    "num_epochs": 15,
+    "batch_size": 64,
+    "learning_rate": 0.0005,
+    "lr_update": 7,
+    "grad_clip": 2.0,
+    "max_violation": True,
+    "no_imgnorm": False,
+    "no_txtnorm": False,
+}
+BFAN_OPTIONS = {"focal_type": "equal", "lambda_softmax": 20.0, "max_violation": True}
+VSRN_OPTIONS = {"max_len": 50, "input_dropout_p": 0.1, "measure": "cosine", "use_abs": False}
+VSE_OPTIONS = {"measure": "cosine", "use_abs": False, "cnn_type": "vgg19"}
+
+
+def below(prefix, module):
+    return {f"{prefix}.{name}": value for name, value in module.state_dict().items()}
+
+
+def text_state(*, words=WORDS, both_ways=False):
+    gru = nn.GRU(WORD, JOINT, bidirectional=both_ways)
+    return OrderedDict(below("embed", nn.Embedding(words, WORD)) | below("rnn", gru))
+
+
+def graph_state(number):
+    layer = f"Rs_GCN_{number}"
+    state = {}
+    for name in ("g", "theta", "phi", "W.0"):
+        state |= below(f"{layer}.{name}", nn.Conv1d(JOINT, JOINT, 1))
+    return state | below(f"{layer}.W.1", nn.BatchNorm1d(JOINT))
+
+
+def vsrn_image_state(*, f30k=False):
+    state = below("fc", nn.Linear(FEATURES, JOINT)) | below("img_rnn", nn.GRU(JOINT, JOINT))
+    for number in range(1, 5):
+        state |= graph_state(number)
+    return OrderedDict(state | (below("bn", nn.BatchNorm1d(JOINT)) if f30k else {}))
+
+
+def caption_state(*, words=WORDS):
+    return OrderedDict(
+        below("encoder.vid2hid", nn.Linear(JOINT, HIDDEN))
+        | below("encoder.rnn", nn.GRU(HIDDEN, HIDDEN))
+        | below("decoder.embedding", nn.Embedding(words, WORD))
+        | below("decoder.attention.linear1", nn.Linear(2 * HIDDEN, HIDDEN))
+        | below("decoder.attention.linear2", nn.Linear(HIDDEN, 1, bias=False))
+        | below("decoder.rnn", nn.GRU(WORD + HIDDEN, HIDDEN))
+        | below("decoder.out", nn.Linear(HIDDEN, words))
+    )
+
+
+def content(kind="scan", *, words=WORDS, options=None):
+    """A checkpoint as the published program saves it."""
+    torch.manual_seed(0)
+    image = OrderedDict(below("fc", nn.Linear(FEATURES, JOINT)))
+    if kind == "scan":
+        model, told = [image, text_state(words=words, both_ways=True)], SCAN_OPTIONS
+    elif kind == "bfan":
+        model, told = [image, text_state(words=words, both_ways=True)], BFAN_OPTIONS
+    elif kind == "vse":
+        model, told = [image, text_state(words=words)], VSE_OPTIONS
+    else:
+        model = [vsrn_image_state(f30k=kind == "vsrn_f30k"), text_state(words=words)]
+        model += [] if kind == "vsrn_original" else [caption_state(words=words)]
+        told = VSRN_OPTIONS
+    return {
+        "epoch": 12,
+        "model": model,
+        "best_rsum": np.float64(431.5),
+        "opt": Namespace(**(told if options is None else options)),
+        "Eiters": 5000,
+    }
+
+
+class Python2Pickler(pickle._Pickler):
+    """Writes text and bytes as Python 2 wrote its strings."""
+
+    dispatch = dict(pickle._Pickler.dispatch)  # noqa: RUF012
+
+    def save_string(self, value):
+        data = value.encode() if isinstance(value, str) else value
+        self.write(pickle.SHORT_BINSTRING + bytes([len(data)]) + data)
+        self.memoize(value)
+
+    dispatch[str] = save_string
+    dispatch[bytes] = save_string
+
+
+PYTHON2 = SimpleNamespace(
+    __name__="pickle",
+    Pickler=Python2Pickler,
+    dump=lambda value, file, protocol: Python2Pickler(file, protocol).dump(value),
+)
+FORMATS = {
+    "zip": {},
+    "legacy": {"_use_new_zipfile_serialization": False},
+    "python 2": {"_use_new_zipfile_serialization": False, "pickle_module": PYTHON2},
+}
+
+
+def write(path, value, *, form="legacy"):
+    torch.save(value, path, **FORMATS[form])
+    return path
+
+
+def refusal(path, value, **options):
+    write(path, value)
+    with pytest.raises(UserError) as caught:
+        translate(read_checkpoint(path), source=path, **options)
+    assert len(caught.value.problems) == 1
+    return str(caught.value)
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    return tmp_path / "model_best.pth.tar"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_gives_the_same_weights_options_and_figures(file, form):
+    expected = content()
+    checkpoint = read_checkpoint(write(file, expected, form=form))
+    assert checkpoint.epoch == 12
+    assert checkpoint.best_rsum == 431.5
+    assert checkpoint.options == SCAN_OPTIONS
+    image, text = expected["model"]
+    assert len(checkpoint.state) == len(image) + len(text)
+    assert torch.equal(checkpoint.state["img_enc.fc.weight"], image["fc.weight"])
+    assert torch.equal(checkpoint.state["txt_enc.rnn.bias_hh_l0"], text["rnn.bias_hh_l0"])
+
+
+@pytest.mark.parametrize("number", [np.float32(2.5), np.int64(7), np.float64(1e300), 3, 2.5])
+def test_figures_may_be_numpy_scalars(file, number):
+    checkpoint = read_checkpoint(write(file, content() | {"best_rsum": number}))
+    assert checkpoint.best_rsum == float(number)
+
+
+def test_figures_that_are_none_are_left_out(file):
+    odd = {"best_rsum": float("nan"), "epoch": "last", "opt": None}
+    checkpoint = read_checkpoint(write(file, content() | odd))
+    assert (checkpoint.best_rsum, checkpoint.epoch, checkpoint.options) == (None, None, {})
+
+
+def test_weights_of_cuda_are_read_on_the_cpu(file):
+    """As a file from a GPU says it: cuda:0 is the place of every storage."""
+    write(file, content())
+    data = file.read_bytes()
+    here = b"X\x03\x00\x00\x00cpu"
+    assert here in data
+    file.write_bytes(data.replace(here, b"X\x06\x00\x00\x00cuda:0"))
+    state = read_checkpoint(file).state
+    assert torch.equal(state["img_enc.fc.weight"], content()["model"][0]["fc.weight"])
+    assert all(value.device.type == "cpu" for value in state.values())
+
+
+def test_the_prefix_of_data_parallel_is_taken_off(file):
+    value = content()
+    value["model"] = [
+        OrderedDict((f"module.{name}", tensor) for name, tensor in part.items())
+        for part in value["model"]
+    ]
+    checkpoint = read_checkpoint(write(file, value))
+    assert translate(checkpoint, source=file).config.name == "scan"
+
+
+# Files that want to run something
+
+
+class Payload:
+    """Pickled, it asks whoever loads it to call a function."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy"])
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(os.mkdir, "mkdir"), (Path, "Path"), (exec, "exec")],
+)
+def test_a_file_that_asks_for_more_is_refused_by_name_and_nothing_is_run(
+    tmp_path, file, form, function, name
+):
+    trace = tmp_path / "trace"
+    argument = f"open({str(trace)!r}, 'w')" if function is exec else str(trace)
+    value = content()
+    value["opt"] = Payload(function, argument)
+    write(file, value, form=form)
+    with pytest.raises(UserError, match="nothing of it was run") as caught:
+        read_checkpoint(file)
+    assert f"{name} when it is loaded" in str(caught.value)
+    assert "weights_only" not in str(caught.value)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_bare_pickle_with_a_payload_is_refused_in_every_protocol(tmp_path, file, protocol):
+    trace = tmp_path / "trace"
+    file.write_bytes(pickle.dumps(Payload(os.mkdir, str(trace)), protocol))
+    with pytest.raises(UserError, match="nothing of it was run"):
+        read_checkpoint(file)
+    assert not trace.exists()
+
+
+def test_the_payloads_of_these_tests_would_work(tmp_path):
+    trace = tmp_path / "trace"
+    pickle.loads(pickle.dumps(Payload(os.mkdir, str(trace))))
+    assert trace.exists()
+
+
+def test_an_array_of_objects_is_no_number(file):
+    value = content() | {"best_rsum": np.array([1, None], dtype=object)}
+    with pytest.raises(UserError, match=r"_reconstruct when it is loaded"):
+        read_checkpoint(write(file, value))
+
+
+def test_reading_leaves_torch_as_strict_as_it_was(file):
+    before = torch.serialization.get_safe_globals()
+    read_checkpoint(write(file, content()))
+    file.write_bytes(b"no checkpoint")
+    with pytest.raises(UserError):
+        read_checkpoint(file)
+    assert torch.serialization.get_safe_globals() == before
+
+
+# Files that are damaged or something else
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("share", [0, 0.001, 0.1, 0.5, 0.99])
+def test_a_truncated_file_is_refused(file, form, share):
+    data = write(file, content(), form=form).read_bytes()
+    file.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(UserError, match="truncated or damaged"):
+        read_checkpoint(file)
+
+
+@pytest.mark.parametrize("data", [b"hello", b'{"word2idx": {}}', b"\x89PNG\r\n", b"\x80\x04N."])
+def test_what_is_no_checkpoint_is_refused(file, data):
+    file.write_bytes(data)
+    with pytest.raises(UserError, match="no checkpoint that can be read safely"):
+        read_checkpoint(file)
+
+
+def test_a_missing_file_and_a_folder_are_refused(file, tmp_path):
+    for path in (file, tmp_path):
+        with pytest.raises(UserError, match="does not exist; expected a checkpoint"):
+            read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ([1, 2], "is no checkpoint of a published program: it has no keys"),
+        ({"state_dict": {}}, "it has keys state_dict; expected model, opt"),
+        ({"model": torch.ones(2)}, "model is of the type Tensor"),
+        ({"model": [{}]}, "model is a list of dict; expected a list of two or three"),
+        ({"model": [{"a": 1}, {}]}, "model is a list of dict, dict"),
+        ({"model": [{"a": torch.ones(1).expand(9)}, {}]}, "model is a list of dict, dict"),
+        ({"model": [{"a": torch.eye(2).to_sparse()}, {}]}, "model is a list of dict, dict"),
+    ],
+)
+def test_another_structure_is_refused(file, value, sentence):
+    with pytest.raises(UserError) as caught:
+        read_checkpoint(write(file, value))
+    assert sentence in str(caught.value)
+
+
+# What the weights and options say
+
+
+def translated(file, kind, *, name=None, **options):
+    return translate(read_checkpoint(write(file, content(kind, **options))), source=file, name=name)
+
+
+def test_scan_is_told_by_its_options(file):
+    model = translated(file, "scan")
+    assert model.config == ModelConfig(
+        name="scan",
+        joint_width=JOINT,
+        word_width=WORD,
+        direction="i2t",
+        raw_norm="softmax",
+        aggregate="mean",
+        temperature=4.0,
+        aggregate_temperature=5.0,
+        bidirectional=True,
+    )
+    assert (model.feature_width, model.vocabulary_size) == (FEATURES, WORDS)
+    assert model.assumed == []
+
+
+def test_scan_may_read_one_way_with_a_weight_normed_projection(file):
+    value = content()
+    linear = nn.Linear(FEATURES, JOINT)
+    value["model"][0] = OrderedDict(
+        {
+            "fc.bias": linear.bias.data,
+            "fc.weight_g": linear.weight.data.norm().reshape(1),  # as torch 0.3 saved it
+            "fc.weight_v": linear.weight.data,
+        }
+    )
+    value["model"][1] = text_state()
+    model = translate(read_checkpoint(write(file, value)), source=file)
+    assert model.config.weight_norm
+    assert not model.config.bidirectional
+    ours = build_model(model.config, feature_width=FEATURES, vocabulary_size=WORDS)
+    ours.load_state_dict(model.weights)
+    torch.testing.assert_close(ours.image_encoder.projection.weight, linear.weight)
+
+
+def test_bfan_is_told_by_its_focal_type(file):
+    config = translated(file, "bfan").config
+    assert (config.name, config.focal, config.temperature) == ("bfan", "equal", 20.0)
+
+
+@pytest.mark.parametrize("kind", ["vsrn_coco", "vsrn_f30k", "vsrn_original"])
+def test_vsrn_is_told_by_its_weights(file, kind):
+    model = translated(file, kind)
+    config = model.config
+    assert config.name == "vsrn"
+    assert config.variant == ("f30k" if kind == "vsrn_f30k" else "coco")
+    captions = kind != "vsrn_original"
+    assert config.caption_weight == (1.0 if captions else 0.0)
+    if captions:
+        assert (config.caption_width, config.caption_max_words) == (HIDDEN, 50)
+        assert config.caption_dropout == 0.1
+    ours = build_model(config, feature_width=FEATURES, vocabulary_size=WORDS)
+    ours.load_state_dict(model.weights)
+
+
+def test_vse_is_told_by_its_measure_and_one_way_reader(file):
+    model = translated(file, "vse")
+    assert model.config == ModelConfig(name="vse", joint_width=JOINT, word_width=WORD)
+    assert set(model.weights) >= {"projection.weight", "text_encoder.embedding.weight"}
+
+
+@pytest.mark.parametrize("options", [{}, SCAN_OPTIONS | BFAN_OPTIONS])
+def test_where_options_do_not_decide_the_model_has_to_be_named(file, options):
+    assert "add --model scan, --model bfan" in refusal(file, content(options=options))
+    model = translated(file, "scan", options=options, name="bfan")
+    assert model.config.name == "bfan"
+    assert model.assumed == ([] if options else ["focal_type", "lambda_softmax"])
+    scan = replace(translated(file, "scan", options=options, name="scan").config)
+    assert scan.name == "scan"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("use_abs", True), ("measure", "order"), ("no_imgnorm", True), ("no_txtnorm", True)],
+)
+def test_options_that_change_scores_as_no_model_here_does_are_refused(file, option, value):
+    sentence = refusal(file, content(options=SCAN_OPTIONS | {option: value}))
+    assert f"was trained with {option} {value!r}" in sentence
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("agg_func", "Median"), ("cross_attn", "both"), ("lambda_lse", "six"), ("lambda_softmax", -1)],
+)
+def test_options_that_make_no_sense_are_refused(file, option, value):
+    assert str(value) in refusal(file, content(options=SCAN_OPTIONS | {option: value}))
+
+
+def test_parameters_that_are_missing_left_over_or_of_another_shape_are_named(file):
+    value = content()
+    image, text = value["model"]
+    image["cnn.weight"] = torch.ones(2)
+    image["fc.bias"] = torch.ones(JOINT + 1)
+    del text["rnn.bias_hh_l0"]
+    text["rnn.weight_hh_l0"][0, 0] = torch.nan
+    sentence = refusal(file, value)
+    assert "missing: text_encoder.gru.bias_hh_l0;" in sentence
+    assert "left over: img_enc.cnn.weight;" in sentence
+    assert "of another shape: image_encoder.projection.bias (6,) instead of (5,);" in sentence
+    assert "not finite: text_encoder.gru.weight_hh_l0)" in sentence
+
+
+def test_a_checkpoint_without_its_projection_or_words_is_refused(file):
+    for part, key in ((0, "fc.weight"), (1, "embed.weight")):
+        value = content()
+        del value["model"][part][key]
+        assert f"{key} is missing" in refusal(file, value)
+
+
+def test_another_model_than_the_named_one_is_refused_with_names(file):
+    assert "missing: image_encoder.graph.0." in refusal(file, content(), name="vsrn")
+    assert "left over: txt_enc.rnn.weight_ih_l0_reverse" in refusal(file, content(), name="vse")
+
+
+def test_batch_norms_of_old_files_get_their_counter(file):
+    value = content("vsrn_f30k")
+    image = value["model"][0]
+    for name in [name for name in image if name.endswith("num_batches_tracked")]:
+        del image[name]
+    weights = translate(read_checkpoint(write(file, value)), source=file).weights
+    counters = [name for name in weights if name.endswith("num_batches_tracked")]
+    assert len(counters) == 5
+    assert all(weights[name].dtype == torch.int64 for name in counters)
+
+
+def test_weights_of_half_precision_become_single(file):
+    value = content()
+    value["model"][0] = OrderedDict(
+        (name, tensor.half()) for name, tensor in value["model"][0].items()
+    )
+    weights = translate(read_checkpoint(write(file, value)), source=file).weights
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
