@@ -1,24 +1,41 @@
-"""`make bench`: run every comparison, print it and keep it as JSON."""
+"""`make bench`: run every comparison, print it and keep it as JSON.
+
+`python -m benchmarks scoring steps` runs the named suites only.
+"""
 
 from __future__ import annotations
 
-from benchmarks import spine
+import sys
+from typing import Any
+
+from benchmarks import scoring, spine, steps
 from benchmarks.harness import save
 
-SUITES = {"spine": spine.COMPARISONS}
+SUITES = {
+    "spine": spine.COMPARISONS,
+    "scoring": scoring.COMPARISONS,
+    "steps": steps.COMPARISONS,
+}
+
+
+def describe(result: dict[str, Any]) -> str:
+    ours, baseline = result["seconds"], result["baseline_seconds"]
+    ratio = baseline / ours
+    against = f"{ratio:.1f}x as fast as" if ratio >= 1 else f"{1 / ratio:.2f}x the time of"
+    formula = result.get("multiply_add_ratio")
+    return (
+        f"{result['name']}: {against} its baseline ({ours:.3f} s, {baseline:.3f} s; "
+        f"peak {result['peak_mib']:.0f} MiB, {result['baseline_peak_mib']:.0f} MiB)"
+        + (f"; multiply-adds {formula:.2f}x" if formula else "")
+    )
 
 
 def main() -> None:
-    for suite, comparisons in SUITES.items():
+    for suite in sys.argv[1:] or SUITES:
         results = []
-        for comparison in comparisons:
-            result = comparison.run()
-            results.append(result)
-            print(
-                f"{result['name']}: {result['times_faster']}x the baseline "
-                f"({result['seconds']:.3f} s against {result['baseline_seconds']:.3f} s; "
-                f"peak {result['peak_mib']:.0f} MiB against {result['baseline_peak_mib']:.0f} MiB)"
-            )
+        for comparison in SUITES[suite]:
+            results.append(comparison.run())
+            print(describe(results[-1]), flush=True)
         print(f"kept in {save(suite, results)}")
 
 

@@ -186,7 +186,8 @@ def train(
     ----------
     recipe
         A TOML file, or the name of a shipped recipe: scenes-tiny, scenes-small (small enough for
-        two cores), vsrn-f30k, vsrn-coco (the paper's; they want a GPU).
+        two cores), vsrn-f30k, vsrn-coco, scan-f30k, scan-coco, bfan-f30k, bfan-coco (the paper's;
+        they want a GPU).
     out
         Folder of the run; one that was started with the same settings is continued.
     round
@@ -272,7 +273,8 @@ def run(
     ----------
     recipe
         A TOML file, or the name of a shipped recipe: scenes-tiny, scenes-small (small enough for
-        two cores), vsrn-f30k, vsrn-coco (the paper's; they want a GPU).
+        two cores), vsrn-f30k, vsrn-coco, scan-f30k, scan-coco, bfan-f30k, bfan-coco (the paper's;
+        they want a GPU).
     out
         Folder of the run; one that was started with the same settings is continued.
     plan

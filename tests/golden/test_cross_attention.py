@@ -126,7 +126,7 @@ def test_scores_of_bfan_are_the_published_ones(golden, name):
 def test_no_block_size_changes_a_score(golden, name, block_size, tile, monkeypatch):
     arrays = golden(name)
     monkeypatch.setattr(cross_attention, "_TILE", tile)
-    monkeypatch.setattr(cross_attention, "_TEXTS_OF_A_TILE", block_size)
+    monkeypatch.setattr(cross_attention, "_IMAGES_OF_A_TILE", block_size)
     model = scan(arrays, "t2i") if name in SCANS else bfan(arrays, name)
     images, texts = encoded(arrays, dtype=torch.float64)
     dataset = EncodedDataset(images, texts)

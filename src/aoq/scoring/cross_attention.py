@@ -7,12 +7,12 @@ That vector is never built, because the cosine needs only
     query . v = sum_i w_i s_i        and        |v|^2 = w' G w,
 
 where G is the Gram matrix of the sources. One matrix product gives all similarities of a batch;
-the rest is arithmetic on them, on axes (n, L, Q, m): n items with L sources each against m items
-with Q queries each. Norms, softmaxes and sums then run over outer axes, so that the m items fill
-the vector registers, and exchanging the roles of images and texts is reversing the axes.
+the rest is arithmetic on them, on axes (m, T, R, n): m texts of T words each, n images of R regions
+each. Every norm, softmax and sum runs over one of the two middle axes, and the n images fill the
+vector registers.
 
 Texts of one length are scored together, so nothing is padded. Where lengths do mix, in
-`score_pairs`, padding is a zero vector, and is masked out of the few places where that shows.
+`score_pairs`, padding is zero vectors, and is masked out of the few places that would notice.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from aoq.config import Aggregate, Direction, Focal, RawNorm
 from aoq.scoring.precision import as_single, full_precision
 from aoq.types import Encoding
 
+_WORDS, _REGIONS = 1, 2  # axes of similarities
 _EPSILON = 1e-8  # vectors shorter than this have no direction
 _SLOPE = 0.1  # of the leaky ReLU
 _ROUNDING = 64  # units in the last place by which equal weights may differ
-# Where no gradient is kept, this many similarities are worked on at a time: they stay in cache.
-_TILE, _TEXTS_OF_A_TILE = 2**21, 64
+# Where no gradient is kept, so many similarities, of so many images, are worked on at a time: few
+# enough to stay in cache, many enough for an efficient product.
+_TILE, _IMAGES_OF_A_TILE = 2**22, 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """How the similarities of sources and queries become weights of the sources.
+    """How similarities become weights of the sources.
 
     `raw_norm` works over the queries of each source ("clipped": leaky ReLU first), then comes a
     softmax over the sources with `temperature`; `focal` drops sources that matter less than others.
@@ -49,22 +51,23 @@ class Attention:
     focal: Focal | None = None
 
     def weights(
-        self,
-        similarities: Tensor,
-        *,
-        source_mask: Tensor | None = None,
-        query_mask: Tensor | None = None,
+        self, similarities: Tensor, direction: Direction, word_mask: Tensor | None
     ) -> Tensor:
-        """Weights of the sources for each query, up to a factor no cosine sees. (n, L, Q, m)"""
-        logits = self._logits(similarities, query_mask)
-        if source_mask is not None:
-            logits = logits.masked_fill(~source_mask, -torch.inf)
-        weights = logits.softmax(dim=1)
+        """Weights of the sources for each query, up to a factor no cosine sees. (m, T, R, n)"""
+        sources, queries = (_REGIONS, _WORDS) if direction == "t2i" else (_WORDS, _REGIONS)
+        mask = None if word_mask is None else word_mask[:, :, None, None]
+        logits = self._logits(similarities, queries, mask if direction == "t2i" else None)
+        if direction == "i2t" and mask is not None:
+            logits = logits.masked_fill(~mask, -torch.inf)
+        weights = logits.softmax(dim=sources)
         if self.focal is not None:
-            weights = weights * _focus(weights.detach(), self.focal, source_mask)
+            n_sources: int | Tensor = weights.shape[sources]
+            if direction == "i2t" and mask is not None:
+                n_sources = mask.sum(dim=sources, keepdim=True)
+            weights = weights * _focus(weights.detach(), self.focal, sources, n_sources)
         return weights
 
-    def _logits(self, similarities: Tensor, query_mask: Tensor | None) -> Tensor:
+    def _logits(self, similarities: Tensor, queries: int, query_mask: Tensor | None) -> Tensor:
         """Similarities in the raw norm, times the temperature."""
         if self.raw_norm.startswith("clipped"):
             similarities = leaky_relu(similarities, _SLOPE)
@@ -72,19 +75,18 @@ class Attention:
             case "softmax":
                 if query_mask is not None:
                     similarities = similarities.masked_fill(~query_mask, -torch.inf)
-                return similarities.softmax(dim=2) * self.temperature
+                return similarities.softmax(dim=queries) * self.temperature
             case "l2norm":
-                length = _root(similarities.square().sum(2, keepdim=True))
-                return similarities * (self.temperature / _divisor(length + _EPSILON))
+                lengths = _root(similarities.square().sum(dim=queries, keepdim=True))
             case "l1norm":
-                length = similarities.abs().sum(2, keepdim=True)
-                return similarities * (self.temperature / _divisor(length + _EPSILON))
+                lengths = similarities.abs().sum(dim=queries, keepdim=True)
             case _:
                 return similarities * self.temperature
+        return similarities * (self.temperature / _divisor(lengths + _EPSILON))
 
 
 @torch.no_grad()
-def _focus(weights: Tensor, focal: Focal, source_mask: Tensor | None) -> Tensor:
+def _focus(weights: Tensor, focal: Focal, sources: int, n_sources: int | Tensor) -> Tensor:
     """BFAN's focal step: 1 for a source i that keeps its weight a_i, 0 for one that loses it.
 
         equal  keeps i where  L a_i - sum_j a_j > 0
@@ -94,14 +96,14 @@ def _focus(weights: Tensor, focal: Focal, source_mask: Tensor | None) -> Tensor:
     that sources which weigh the same share one fate, and one is always left.
     """
     if focal == "equal":
-        n_sources = weights.shape[1] if source_mask is None else source_mask.sum(1, keepdim=True)
-        threshold = weights.sum(1, keepdim=True) / n_sources
+        mean = weights.sum(dim=sources, keepdim=True) / n_sources
+        workspace = torch.empty_like(weights)
     else:
-        roots = weights.sqrt()
-        total = roots.sum(1, keepdim=True)
-        threshold = (roots * weights).sum(1, keepdim=True) / total
-    threshold *= 1 - _ROUNDING * torch.finfo(weights.dtype).eps
-    return torch.gt(weights, threshold, out=torch.empty_like(weights))
+        workspace = weights.sqrt()
+        total = workspace.sum(dim=sources, keepdim=True)
+        mean = workspace.mul_(weights).sum(dim=sources, keepdim=True) / total
+    almost = 1 - _ROUNDING * torch.finfo(weights.dtype).eps
+    return torch.gt(weights, mean * almost, out=workspace)
 
 
 def _root(squares: Tensor) -> Tensor:
@@ -112,14 +114,6 @@ def _root(squares: Tensor) -> Tensor:
 def _divisor(lengths: Tensor) -> Tensor:
     """Lengths to divide by: what has none is left as it is, and so is its gradient."""
     return lengths.where(lengths > 2 * _EPSILON, 1.0)
-
-
-def _cosines(weights: Tensor, similarities: Tensor, gram: Tensor, query_norms: Tensor) -> Tensor:
-    """query . v / (|query| |v|) for v = sum_i w_i x_i; 0 where one has no direction. (n, Q, m)"""
-    along = (weights * similarities).sum(dim=1)
-    attended = torch.bmm(gram, weights.flatten(2)).view_as(weights)  # (n, L, Q, m)
-    lengths = _root((weights * attended).sum(dim=1)) * query_norms
-    return along / _divisor(lengths)
 
 
 def _gram(vectors: Tensor) -> Tensor:
@@ -136,47 +130,54 @@ def _norms(gram: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Similarities:
-    """The regions of n images against the words of m texts; or, `paired`, image b and text b only.
+    """The words of m texts against the regions of n images; or, `paired`, text b and image b only.
 
-    Paired, n is m, the last axis of `values` is 1, and words may be padded: `word_mask`.
+    Paired, m is n, the last axis of `values` is 1, and words may be padded.
     """
 
-    values: Tensor  # (n, R, T, m)
-    region_gram: Tensor  # (n, R, R)
+    values: Tensor  # (m, T, R, n)
     word_gram: Tensor  # (m, T, T)
-    word_mask: Tensor | None = None  # (n, T)
+    region_gram: Tensor  # (n, R, R)
+    word_mask: Tensor | None = None  # (m, T)
     paired: bool = False
 
-    @cached_property
-    def _words_first(self) -> Tensor:
-        """Words as sources: (m, T, R, n), or (n, T, R, 1) where paired."""
-        axes = (0, 2, 1, 3) if self.paired else (3, 2, 1, 0)
-        return self.values.permute(axes).contiguous()
-
     def weights(self, direction: Direction, attention: Attention) -> Tensor:
-        """t2i: of regions for words (n, R, T, m); i2t: of words for regions (m, T, R, n)."""
-        mask = self.word_mask
-        if direction == "t2i":
-            query_mask = None if mask is None else mask[:, None, :, None]
-            return attention.weights(self.values, query_mask=query_mask)
-        source_mask = None if mask is None else mask[:, :, None, None]
-        return attention.weights(self._words_first, source_mask=source_mask)
+        """t2i: of the regions for each word; i2t: of the words for each region. (m, T, R, n)"""
+        return attention.weights(self.values, direction, self.word_mask)
 
     def cosines(self, direction: Direction, attention: Attention) -> Tensor:
-        """t2i: each word with the regions it attends to (n, T, m); i2t: each region (n, R, m)."""
+        """t2i: each word with the regions it attends to (m, T, n); i2t: each region (m, R, n)."""
         weights = self.weights(direction, attention)
-        queries = _norms(self.word_gram if direction == "t2i" else self.region_gram)
-        query_norms = queries[..., None] if self.paired else queries.T
+        along = (weights * self.values).sum(dim=_REGIONS if direction == "t2i" else _WORDS)
         if direction == "t2i":
-            return _cosines(weights, self.values, self.region_gram, query_norms)
-        cosines = _cosines(weights, self._words_first, self.word_gram, query_norms)
-        return cosines if self.paired else cosines.permute(2, 1, 0)
+            squares, query_norms = self._of_regions(weights), _norms(self.word_gram)[..., None]
+        else:
+            squares, norms = self._of_words(weights), _norms(self.region_gram)
+            query_norms = norms[..., None] if self.paired else norms.T
+        return along / _divisor(_root(squares) * query_norms)
+
+    def _of_words(self, weights: Tensor) -> Tensor:
+        """w' G w of the words that each region attends to. (m, R, n)"""
+        attended = torch.bmm(self.word_gram, weights.flatten(2)).view_as(weights)
+        return (weights * attended).sum(dim=_WORDS)
+
+    def _of_regions(self, weights: Tensor) -> Tensor:
+        """w' G w of the regions that each word attends to. (m, T, n)"""
+        if self.paired:
+            by_image = weights[..., 0].mT  # (n, R, T)
+            return (by_image * torch.bmm(self.region_gram, by_image)).sum(dim=1)[..., None]
+        n_texts, n_words, n_regions, n_images = weights.shape
+        # Turned as one large matrix, which is fast, and read as one matrix an image.
+        turned = weights.view(n_texts * n_words, n_regions * n_images).T.contiguous()
+        by_image = turned.view(n_regions, n_images, -1).transpose(0, 1)  # (n, R, m T)
+        squares = (by_image * torch.bmm(self.region_gram, by_image)).sum(dim=1)
+        return squares.T.reshape(n_texts, n_words, n_images)
 
 
 def aggregate(
     cosines: Tensor, how: Aggregate, *, temperature: float, mask: Tensor | None
 ) -> Tensor:
-    """One score of the cosines of all queries. (n, Q, m) -> (n, m)"""
+    """One score of the cosines of all queries. (m, Q, n) -> (m, n)"""
     match how:
         case "logsumexp":
             scaled = cosines * temperature
@@ -188,68 +189,6 @@ def aggregate(
             total = (cosines if mask is None else cosines * mask).sum(dim=1)
             count = cosines.shape[1] if mask is None else mask.sum(dim=1)
             return total / count if how == "mean" else total
-
-
-@dataclass(frozen=True)
-class _Words:
-    """Texts of one length: which they are, and their words, position first."""
-
-    rows: Tensor  # (m,)
-    vectors: Tensor  # (T, m, D)
-
-    @cached_property
-    def flat(self) -> Tensor:
-        return self.vectors.flatten(0, 1)  # (T m, D)
-
-    @cached_property
-    def gram(self) -> Tensor:
-        return _gram(self.vectors.transpose(0, 1))  # (m, T, T)
-
-
-def _equal_lengths(texts: Encoding, *, at_most: int) -> list[_Words]:
-    """The texts in groups of one length, at most so many in each."""
-    n_texts, n_words = texts.vectors.shape[:2]
-    lengths = texts.vectors.new_full((n_texts,), n_words, dtype=torch.int64)
-    if texts.mask is not None:
-        lengths = texts.mask.sum(dim=1)
-    order = lengths.argsort(stable=True)
-    counts = lengths[order].unique_consecutive(return_counts=True)[1].tolist()
-    groups = [rows for same in order.split(counts) for rows in same.split(at_most)]
-    return [
-        _Words(rows, texts.vectors[rows, : int(lengths[rows[0]])].transpose(0, 1).contiguous())
-        for rows in groups
-    ]
-
-
-def _similarities(regions: Tensor, groups: list[_Words], *, whole: bool) -> Iterator[Similarities]:
-    """All regions against the words of each group.
-
-    `whole`: one product serves all groups, and so one pair of products its gradient. Otherwise
-    each group has a product of its own, which is still in cache when it is read.
-    """
-    flat, gram = regions.flatten(0, 1), _gram(regions)  # (n R, D), (n, R, R)
-    if whole:
-        words = [group.flat for group in groups]
-        products = iter((flat @ torch.cat(words).T).split([len(part) for part in words], dim=1))
-    else:
-        products = (flat @ group.flat.T for group in groups)
-    for group, product in zip(groups, products, strict=True):
-        values = product.view(*regions.shape[:2], *group.vectors.shape[:2])  # (n, R, T, m)
-        yield Similarities(as_single(values), gram, group.gram)
-
-
-def _paired_similarities(images: Encoding, texts: Encoding) -> Similarities:
-    """The regions of image b against the words of text b."""
-    values = images.vectors @ texts.vectors.mT  # (B, R, T)
-    if texts.mask is not None:
-        values = values.masked_fill(~texts.mask[:, None], 0.0)
-    return Similarities(
-        as_single(values)[..., None],
-        _gram(images.vectors),
-        _gram(texts.vectors),
-        word_mask=texts.mask,
-        paired=True,
-    )
 
 
 class CrossAttention:
@@ -264,17 +203,25 @@ class CrossAttention:
 
     def score_matrix(self, images: Encoding, texts: Encoding) -> Tensor:
         """Every image against every text; where no gradient is kept, in pieces that fit a cache."""
-        learning = images.vectors.requires_grad or texts.vectors.requires_grad
-        whole = learning and torch.is_grad_enabled()
-        groups = _equal_lengths(texts, at_most=len(texts) if whole else _TEXTS_OF_A_TILE)
-        largest = max(len(group.flat) for group in groups) * images.vectors.shape[1]
-        n_images = len(images) if whole else max(1, _TILE // largest)
-        rows = []
-        for regions in images.vectors.split(n_images):
-            parts = _similarities(regions, groups, whole=whole)
-            rows.append(torch.cat([self._match(part) for part in parts], dim=1))
+        regions = images.vectors
+        learning = regions.requires_grad or texts.vectors.requires_grad
+        if learning and torch.is_grad_enabled():
+            n_images, n_words = len(images), texts.vectors[..., 0].numel()
+        else:
+            n_images = min(_IMAGES_OF_A_TILE, len(images))
+            n_words = _TILE // (n_images * regions.shape[1])
+        groups = _one_length_each(texts, n_words=n_words)
+        columns = [
+            torch.cat(
+                [
+                    self._match(similarities)
+                    for similarities in _similarities(part, groups, n_words=n_words)
+                ]
+            )
+            for part in regions.split(n_images)
+        ]
         order = torch.cat([group.rows for group in groups])
-        return torch.cat(rows)[:, order.argsort()]
+        return torch.cat(columns, dim=1)[order.argsort()].T
 
     def score_pairs(self, images: Encoding, texts: Encoding) -> Tensor:
         return self._match(_paired_similarities(images, texts))[:, 0]
@@ -284,22 +231,89 @@ class CrossAttention:
         similarities = _paired_similarities(images, texts)
         maps = {}
         for direction, attention in self.attentions.items():
-            weights = similarities.weights(direction, attention)[..., 0]  # (B, sources, queries)
-            maps[direction] = (weights / weights.sum(dim=1, keepdim=True)).mT
+            weights = similarities.weights(direction, attention)[..., 0]  # (B, T, R)
+            by_query = weights if direction == "t2i" else weights.mT
+            maps[direction] = by_query / by_query.sum(dim=-1, keepdim=True)
         return maps
 
     def _match(self, similarities: Similarities) -> Tensor:
-        """The score of each image with each text. (n, m)"""
+        """The score of each text with each image. (m, n)"""
         mask = similarities.word_mask
-        word_mask = None if mask is None else mask[..., None]  # (n, T, 1)
         with full_precision(similarities.values):
             scores = [
                 aggregate(
                     similarities.cosines(direction, attention),
                     self.aggregate,
                     temperature=self.aggregate_temperature,
-                    mask=word_mask if direction == "t2i" else None,
+                    mask=mask[..., None] if direction == "t2i" and mask is not None else None,
                 )
                 for direction, attention in self.attentions.items()
             ]
         return torch.stack(scores).sum(dim=0)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Texts of one length: which they are, and their words."""
+
+    rows: Tensor  # (m,)
+    vectors: Tensor  # (m, T, D)
+
+    @property
+    def n_words(self) -> int:
+        return self.vectors[..., 0].numel()
+
+    @cached_property
+    def gram(self) -> Tensor:
+        return _gram(self.vectors)
+
+
+def _one_length_each(texts: Encoding, *, n_words: int) -> list[_Words]:
+    """The texts in groups of one length, with at most so many words, or one text, in each."""
+    n_texts, longest = texts.vectors.shape[:2]
+    lengths = torch.full((n_texts,), longest) if texts.mask is None else texts.mask.sum(dim=1)
+    lengths, order = lengths.to(texts.vectors.device).sort(stable=True)
+    values, counts = lengths.unique_consecutive(return_counts=True)
+    return [
+        _Words(rows, texts.vectors[rows, :length])
+        for length, same in zip(values.tolist(), order.split(counts.tolist()), strict=True)
+        for rows in same.split(max(1, n_words // length))
+    ]
+
+
+def _chunks(groups: list[_Words], *, n_words: int) -> Iterator[list[_Words]]:
+    """Neighbouring groups together, as long as they have at most so many words."""
+    chunk: list[_Words] = []
+    for group in groups:
+        if chunk and sum(part.n_words for part in chunk) + group.n_words > n_words:
+            yield chunk
+            chunk = []
+        chunk.append(group)
+    yield chunk
+
+
+def _similarities(regions: Tensor, groups: list[_Words], *, n_words: int) -> Iterator[Similarities]:
+    """The words of each group against all regions, by products of about so many words."""
+    n_images, n_regions = regions.shape[:2]
+    flat = regions.transpose(0, 1).flatten(0, 1)  # (R n, D)
+    gram = _gram(regions)
+    for chunk in _chunks(groups, n_words=n_words):
+        words = torch.cat([group.vectors.flatten(0, 1) for group in chunk])
+        rows = (words @ flat.T).split([group.n_words for group in chunk])
+        for group, row in zip(chunk, rows, strict=True):
+            values = row.view(*group.vectors.shape[:2], n_regions, n_images)  # (m, T, R, n)
+            yield Similarities(as_single(values), group.gram, gram)
+
+
+def _paired_similarities(images: Encoding, texts: Encoding) -> Similarities:
+    """The words of text b against the regions of image b."""
+    values = texts.vectors @ images.vectors.mT  # (B, T, R)
+    if texts.mask is not None:
+        values = values.masked_fill(~texts.mask[..., None], 0.0)
+    return Similarities(
+        as_single(values)[..., None],
+        _gram(texts.vectors),
+        _gram(images.vectors),
+        word_mask=texts.mask,
+        paired=True,
+    )
