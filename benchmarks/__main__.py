@@ -27,6 +27,7 @@ def describe(result: dict[str, Any]) -> str:
         f"{result['name']}: {against} its baseline ({ours:.3f} s, {baseline:.3f} s; "
         f"peak {result['peak_mib']:.0f} MiB, {result['baseline_peak_mib']:.0f} MiB)"
         + (f"; multiply-adds {formula:.2f}x" if formula else "")
+        + (f"; whole process {result['process_mib']:.0f} MiB" if result["repeats"] == 1 else "")
     )
 
 

@@ -90,6 +90,13 @@ def test_train_mine_run_and_evaluate_work_from_the_shell(tmp_path, recipe_file):
     judged = aoq("evaluate", tmp_path / "two", "--json")
     other = aoq("evaluate", tmp_path / "run" / "round-two", "--json", "--memory", "1GiB")
     assert json.loads(judged.stdout) == json.loads(other.stdout)
+    together = aoq("evaluate", tmp_path / "one", tmp_path / "two", "--json")
+    results = json.loads(together.stdout)
+    assert list(results) == [str(tmp_path / "one"), str(tmp_path / "two"), "ensemble"]
+    assert results[str(tmp_path / "two")] == json.loads(judged.stdout)
+    small = aoq("evaluate", tmp_path / "two", "--memory", "1MiB")
+    assert small.returncode == 2
+    assert "too small" in small.stderr
 
 
 def test_flags_override_the_recipe_and_are_stored_with_the_run(tmp_path, recipe_file):

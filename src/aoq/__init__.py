@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from aoq.config import LossConfig as LossConfig
+    from aoq.config import ModelConfig as ModelConfig
     from aoq.config import Recipe as Recipe
     from aoq.data.collate import Collator as Collator
     from aoq.data.dataset import PairDataset as PairDataset
@@ -24,20 +25,31 @@ if TYPE_CHECKING:
     from aoq.losses import BatchScores as BatchScores
     from aoq.losses import OfflineScores as OfflineScores
     from aoq.losses import compute_loss as compute_loss
+    from aoq.models import build_model as build_model
     from aoq.recipes import load_recipe as load_recipe
+    from aoq.scoring.encoded import encode_dataset as encode_dataset
+    from aoq.scoring.ensemble import Ensemble as Ensemble
     from aoq.training.checkpoint import load_run as load_run
+    from aoq.training.trained import evaluate_run as evaluate_run
+    from aoq.training.trained import evaluate_runs as evaluate_runs
     from aoq.training.two_rounds import run_recipe as run_recipe
 
 _HOMES = {
     "BatchScores": "aoq.losses",
     "Collator": "aoq.data.collate",
+    "Ensemble": "aoq.scoring.ensemble",
     "LossConfig": "aoq.config",
+    "ModelConfig": "aoq.config",
     "OfflineScores": "aoq.losses",
     "PairDataset": "aoq.data.dataset",
     "Recipe": "aoq.config",
     "UserError": "aoq.errors",
+    "build_model": "aoq.models",
     "compute_loss": "aoq.losses",
+    "encode_dataset": "aoq.scoring.encoded",
     "evaluate": "aoq.evaluation.protocols",
+    "evaluate_run": "aoq.training.trained",
+    "evaluate_runs": "aoq.training.trained",
     "load_recipe": "aoq.recipes",
     "load_run": "aoq.training.checkpoint",
     "open_dataset": "aoq.data.dataset",

@@ -250,7 +250,8 @@ def mine(
     directory = RunDirectory(_first(runs)).require_trained()
     out = out or directory.candidates
     if out.is_dir() or (out.exists() and not force):
-        raise UserError(f"{out} exists already; name another file or add --force.")
+        hint = "name a file" if out.is_dir() else "name another file or add --force"
+        raise UserError(f"{out} exists already; {hint}.")
     flags = {"depth_texts": depth_texts, "depth_images": depth_images, "memory": memory}
     changes: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     config = replace(load_recipe(directory.config).mining, **changes)
@@ -316,18 +317,15 @@ def evaluate(
     as_json
         Print JSON for programs.
     """
-    from aoq.training.trained import evaluate_run
+    from aoq.training.trained import evaluate_runs
 
     _first(runs)
-    judged = {str(run): [run] for run in runs} | ({"ensemble": runs} if len(runs) > 1 else {})
-    results = {
-        name: evaluate_run(members, split=split, data=data, memory=memory).as_dict()
-        for name, members in judged.items()
-    }
+    results = evaluate_runs(runs, split=split, data=data, memory=memory)
+    rows = {name: metrics.as_dict() for name, metrics in results}
     if as_json:
-        sys.stdout.write(json.dumps(results if len(runs) > 1 else results[str(runs[0])]) + "\n")
+        sys.stdout.write(json.dumps(rows if len(runs) > 1 else rows[str(runs[0])]) + "\n")
     else:
-        _print_metrics(results, title=f"split {split}")
+        _print_metrics(rows, title=f"split {split}")
 
 
 def _first(runs: tuple[Path, ...]) -> Path:

@@ -119,7 +119,7 @@ class RunDirectory:
 
     @property
     def origin(self) -> Path:
-        """Which round it is, and the data and lists it was started with."""
+        """Where it comes from: its round, data and lists, or the files it was imported from."""
         return self.path / "origin.json"
 
     @property

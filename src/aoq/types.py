@@ -123,7 +123,7 @@ class Encoding:
     """
 
     vectors: Tensor  # (N, D) or (N, L, D)
-    mask: Tensor | None = None  # (N, L), true where there is a region or word
+    mask: Tensor | None = None  # (N, L), true where there is a region or word; padding is last
     context: Tensor | None = None  # (N, R, D)
 
     def __len__(self) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import sys
+import tracemalloc
 from pathlib import Path
 from types import ModuleType
 
@@ -143,6 +145,56 @@ def test_what_a_file_does_to_a_stand_in_ends_with_it(file, published_class):
         read_vocabulary(file)
     file.write_bytes(good)
     assert read_vocabulary(file).words == WORDS
+
+
+# Files that want all the memory
+
+
+@pytest.fixture
+def little_memory():
+    """Fails where more than a few megabytes are taken at once."""
+    tracemalloc.start()
+    yield
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4_000_000
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("index", [2**22, 2**31 - 1])
+@pytest.mark.parametrize("form", ["binary", "text"])
+def test_a_few_bytes_that_ask_for_a_huge_table_are_refused(file, index, form):
+    put = b"r" + struct.pack("<I", index) if form == "binary" else b"p%d\n" % index
+    file.write_bytes(b"\x80\x02N" + put + b".")
+    with pytest.raises(UserError, match=f"asks for a table of {index} values"):
+        read_vocabulary(file)
+
+
+@pytest.mark.parametrize("value", [bytearray(9), 1 << 3000], ids=["bytearray", "number"])
+def test_instructions_that_no_vocabulary_needs_are_refused(file, value):
+    file.write_bytes(pickle.dumps(attributes() | {"more": value}, 5))
+    with pytest.raises(UserError, match="asks for the instruction"):
+        read_vocabulary(file)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_state_is_not_copied_into_many_objects(file):
+    """3,000 objects, each of which would get 3,000 attributes."""
+    state = b"}(" + b"".join(b"I%d\nN" % number for number in range(3000)) + b"uq\x00"
+    file.write_bytes(b"(" + state + b"(ivocab\nVocabulary\nh\x00b" * 3000 + b"l.")
+    with pytest.raises(UserError, match="asks for more than one object"):
+        read_vocabulary(file)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_value_that_would_be_endless_to_spell_is_shown_in_short(file):
+    value = []
+    for _ in range(40):
+        value = [value, value]
+    file.write_bytes(pickle.dumps({"word2idx": {"a": value}}, 2))
+    with pytest.raises(UserError, match="word2idx holds") as caught:
+        read_vocabulary(file)
+    assert len(str(caught.value)) < 2000
 
 
 # Files that are damaged or something else

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import pickletools
+import tracemalloc
+import zipfile
 from argparse import Namespace
 from collections import OrderedDict
 from dataclasses import replace
@@ -244,6 +248,99 @@ def test_the_payloads_of_these_tests_would_work(tmp_path):
     assert trace.exists()
 
 
+# Files that want all the memory
+
+
+@pytest.fixture
+def little_memory():
+    """Fails where Python takes more than a few megabytes at once."""
+    tracemalloc.start()
+    yield
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 8_000_000
+
+
+def packed_again(path, *, compression=zipfile.ZIP_STORED, copies=1):
+    """The same entries, compressed or listed several times."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+        archive.filelist *= copies
+
+
+def test_a_checkpoint_packed_by_zip_without_compression_is_read(file):
+    packed_again(write(file, content(), form="zip"))
+    assert read_checkpoint(file).epoch == 12
+
+
+def test_a_compressed_checkpoint_is_refused(file):
+    value = content()
+    value["model"][0]["fc.weight"] = torch.zeros(3_000, 1_000)
+    packed_again(write(file, value, form="zip"), compression=zipfile.ZIP_DEFLATED)
+    assert file.stat().st_size < 100_000
+    with pytest.raises(UserError, match=r"data\.pkl is compressed, so it may become any size"):
+        read_checkpoint(file)
+
+
+def test_entries_that_overlap_are_refused(file):
+    packed_again(write(file, content(), form="zip"), copies=20)
+    with pytest.raises(UserError, match="so they overlap"):
+        read_checkpoint(file)
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("form", ["zip", "legacy"])
+@pytest.mark.parametrize("place", ["opt", "epoch", "more"])
+def test_a_call_for_a_huge_bytearray_is_refused_before_it_is_built(file, form, place):
+    write(file, content() | {place: Payload(bytearray, 2**25)}, form=form)
+    with pytest.raises(UserError, match="bytearray when it is loaded"):
+        read_checkpoint(file)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_each_pickle_of_an_old_file_is_looked_through(file, number):
+    file.write_bytes(pickle.dumps(1, 2) * number + pickle.dumps(Payload(bytearray, 2**25), 2))
+    with pytest.raises(UserError, match="bytearray when it is loaded"):
+        read_checkpoint(file)
+
+
+def encoded_again(times, codec):
+    """Bytes as pickle writes them, encoded by a codec again and again."""
+    steps = [b"c_codecs\nencode\nq\x00"]
+    steps += [b"h\x00"] * (times - 1)
+    name = b"X" + len(codec).to_bytes(4, "little") + codec.encode()
+    return b"\x80\x02" + b"".join(steps) + b"X\x04\x00\x00\x00text" + (name + b"\x86R") * times
+
+
+@pytest.mark.parametrize(("times", "codec"), [(20, "hex"), (1, "utf-16"), (2, "latin1")])
+def test_bytes_are_made_of_text_only_once_and_as_they_are(file, times, codec):
+    file.write_bytes(encoded_again(times, codec) + b".")
+    with pytest.raises(UserError, match=r"_codecs\.encode when it is loaded"):
+        read_checkpoint(file)
+
+
+def test_short_byte_strings_are_read_and_long_ones_refused(file):
+    short, long = Namespace(note=b"\xff" * 8), Namespace(note=b"\xff" * 80)
+    assert read_checkpoint(write(file, content() | {"opt": short})).epoch == 12
+    with pytest.raises(UserError, match=r"_codecs\.encode when it is loaded"):
+        read_checkpoint(write(file, content() | {"opt": long}))
+
+
+def test_weights_that_are_not_in_the_file_are_refused(file):
+    """An old file without its numbers, whose list of them is empty."""
+    value = content()
+    value["model"][0]["fc.weight"] = torch.zeros(300, 100)
+    whole = io.BytesIO(write(file, value).read_bytes())
+    for _ in range(4):
+        list(pickletools.genops(whole))
+    file.write_bytes(whole.getvalue()[: whole.tell()] + pickle.dumps([], 2))
+    with pytest.raises(UserError, match=r"its weights take 12\d,\d+ bytes and the file has"):
+        read_checkpoint(file)
+
+
 def test_an_array_of_objects_is_no_number(file):
     value = content() | {"best_rsum": np.array([1, None], dtype=object)}
     with pytest.raises(UserError, match=r"_reconstruct when it is loaded"):
@@ -422,6 +519,20 @@ def test_a_checkpoint_without_its_projection_or_words_is_refused(file):
 def test_another_model_than_the_named_one_is_refused_with_names(file):
     assert "missing: image_encoder.graph.0." in refusal(file, content(), name="vsrn")
     assert "left over: txt_enc.rnn.weight_ih_l0_reverse" in refusal(file, content(), name="vse")
+
+
+def test_nothing_is_copied_where_shapes_do_not_fit(file, monkeypatch):
+    """Sixty views of one large storage would take sixty times its memory."""
+    value = content()
+    one = torch.zeros(1000)
+    value["model"][1] |= {name: one for name in value["model"][1] if name.startswith("rnn.")}
+    copies = []
+    monkeypatch.setattr(torch.Tensor, "clone", lambda tensor, **_: copies.append(tensor) or tensor)
+    monkeypatch.setattr(
+        torch.Tensor, "isfinite", lambda tensor: copies.append(tensor) or torch.ones(1)
+    )
+    assert "of another shape: text_encoder.gru.weight_ih_l0 (1000,)" in refusal(file, value)
+    assert not any(tensor.shape == one.shape for tensor in copies)
 
 
 def test_batch_norms_of_old_files_get_their_counter(file):

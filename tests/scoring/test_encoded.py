@@ -47,7 +47,7 @@ def padded_words(lengths, *, width=3):
 @given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_rows_of_a_packed_encoding_are_those_that_went_in(parts):
     encodings = [padded_words(lengths) for lengths in parts]
-    packed = concatenate(encodings)
+    packed = concatenate(list(encodings))
     assert isinstance(packed, PackedEncoding)
     assert len(packed) == sum(map(len, parts))
     assert len(packed.vectors) == sum(map(sum, parts))  # no padding is kept

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,6 +171,42 @@ def test_an_existing_run_is_replaced_only_if_asked_for(tmp_path):
     run = import_run(out, published(tmp_path / "files", "bfan"), force=True)
     assert load_recipe(run.config).model.name == "bfan"
     assert not (out / "notes.txt").exists()
+
+
+def test_killed_while_the_old_run_is_removed_the_one_in_place_is_whole(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    import_run(out, published(tmp_path / "files"))
+
+    def killed(folder, **_):
+        for config in list(Path(folder).rglob("config.toml")):
+            config.unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            import_run(out, published(tmp_path / "files", "bfan"), force=True)
+    assert load_recipe(RunDirectory(out).config).model.name == "bfan"
+    assert load_run(out).vocabulary == VOCABULARY
+    import_run(out, published(tmp_path / "files"), force=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"files", "run"}
+
+
+def test_the_old_run_comes_back_where_the_imported_one_cannot_take_its_place(tmp_path, monkeypatch):
+    out, replace = tmp_path / "run", Path.replace
+    import_run(out, published(tmp_path / "files"))
+    before = sorted(tmp_path.rglob("*"))
+
+    def full(path, target):
+        if target == out and path.suffix == ".part":
+            raise OSError("no space left on device")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        import_run(out, published(tmp_path / "files"), force=True)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert load_run(out).vocabulary == VOCABULARY
 
 
 def test_a_run_survives_a_refused_import_with_force(tmp_path):

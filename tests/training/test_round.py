@@ -25,7 +25,7 @@ from aoq.storage import RunDirectory, read_json_lines
 from aoq.training import step as step_module
 from aoq.training.checkpoint import load_run
 from aoq.training.inputs import open_training_data
-from aoq.training.trained import evaluate_run, mine_run, stored_result
+from aoq.training.trained import evaluate_run, evaluate_runs, mine_run, stored_result
 from aoq.training.two_rounds import run_recipe, train_round
 from tests.conftest import write_precomp
 
@@ -318,3 +318,45 @@ def test_a_pickle_that_could_run_code_is_refused_as_trainer_state(tmp_path, prec
     torch.save({"state": print}, RunDirectory(tmp_path / "run").trainer)
     with pytest.raises(UserError, match="is no trainer state"):
         train_round(tmp_path / "run", recipe, data, which="one")
+
+
+@pytest.mark.parametrize("name", ["scan", "bfan", "vse"])
+def test_every_model_runs_both_rounds_and_repeats_itself(tmp_path, precomp, name):
+    recipe = small_recipe(precomp)
+    recipe = replace(recipe, model=replace(recipe.model, name=name))
+    first = run_recipe(tmp_path / "a", recipe)
+    second = run_recipe(tmp_path / "b", recipe)
+    assert first == second
+    assert_same_weights(tmp_path / "a" / "round-two", tmp_path / "b" / "round-two")
+
+
+def test_a_model_learns_from_the_lists_of_another(tmp_path, precomp):
+    """SCAN and BFAN are slow to mine with; VSRN is their teacher."""
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "teacher", recipe, data, which="one")
+    lists = tmp_path / "lists.safetensors"
+    mine_run(tmp_path / "teacher", lists)
+    student = replace(recipe, model=replace(recipe.model, name="bfan"))
+    train_round(tmp_path / "student", student, data, which="two", candidates=lists)
+    assert evaluate_run(tmp_path / "student").rsum > 0
+
+
+def test_an_ensemble_is_judged_and_mines_like_one_model(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    runs = []
+    for name in ("vse", "scan"):
+        runs.append(tmp_path / name)
+        other = replace(recipe, model=replace(recipe.model, name=name))
+        train_round(runs[-1], other, open_training_data(other), which="one")
+    alone = [evaluate_run(run) for run in runs]
+    results = dict(evaluate_runs(runs))
+    assert [results[str(run)] for run in runs] == alone
+    assert results["ensemble"] not in alone
+    assert evaluate_runs([runs[0], runs[0]])[-1] == ("ensemble", alone[0])
+    lists = mine_run(runs, tmp_path / "lists.safetensors")
+    assert lists.provenance.teacher.count("+") == 1
+    assert stored_result(runs[0], split="test") == {
+        **stored_result(runs[0], split="test"),
+        **alone[0].as_dict(),
+    }

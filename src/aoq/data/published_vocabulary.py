@@ -3,17 +3,20 @@
 A pickle can ask for any function of any module and call it, so this reader hands out stand-ins
 only: for the class `Vocabulary`, which becomes an object that holds attributes, and for the two
 functions with which pickles of every protocol make an object. A file that asks for anything else
-is refused, and nothing of it is run.
+is refused, and nothing of it is run. Its instructions are looked through before, because a few
+bytes can ask for gigabytes of memory.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from aoq.data.readers import shown
 from aoq.data.vocabulary import SPECIAL_WORDS, Vocabulary
 from aoq.errors import UserError
 
@@ -21,6 +24,20 @@ _SHARE_OF_BYTE_STRINGS = 0.005  # of honest vocabularies, "b'day" and the like a
 _CLASSES = {("vocab", "Vocabulary"), ("__main__", "Vocabulary")}
 _OBJECTS = {("builtins", "object"), ("__builtin__", "object")}
 _MODULES_OF_MAKERS = ("copyreg", "copy_reg")
+_PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+# Instructions for values that are huge or kept outside of the pickle.
+_NEEDLESS = frozenset(
+    {
+        "BINBYTES8",
+        "BINPERSID",
+        "BINUNICODE8",
+        "BYTEARRAY8",
+        "LONG4",
+        "NEXT_BUFFER",
+        "PERSID",
+        "READONLY_BUFFER",
+    }
+)
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
@@ -48,7 +65,9 @@ def byte_string_words(vocabulary: Vocabulary) -> list[str]:
 def _read_pickle(path: Path) -> Vocabulary:
     wanted = "expected a pickled Vocabulary with word2idx, idx2word and idx, as VSRN writes it"
     try:
-        content = _Unpickler(path.read_bytes()).load()
+        data = path.read_bytes()
+        _look_through(data)
+        content = _Unpickler(data).load()
     except _ForbiddenError as error:
         raise UserError(
             f"{path} asks for {error} when it is loaded, which no vocabulary needs; nothing of it "
@@ -69,12 +88,30 @@ def _read_pickle(path: Path) -> Vocabulary:
         if not isinstance(word, str) or type(number) is not int
     ]
     if wrong:
-        raise UserError(f"{path}: word2idx holds {wrong[0]!r}; expected words and their numbers.")
+        raise UserError(
+            f"{path}: word2idx holds {shown(wrong[0])}; expected words and their numbers."
+        )
     return Vocabulary.from_ids(ids, source=path)
 
 
+def _look_through(data: bytes) -> None:
+    """Refuse what takes far more memory than the file is long, without doing any of it.
+
+    pickle keeps values in a table as long as the largest index, and each BUILD copies a state.
+    """
+    builds = 0
+    for instruction, argument, _ in pickletools.genops(data):
+        if instruction.name in _PUTS and not 0 <= int(argument or 0) <= len(data):
+            raise _ForbiddenError(f"a table of {argument} values")
+        if instruction.name in _NEEDLESS:
+            raise _ForbiddenError(f"the instruction {instruction.name}")
+        builds += instruction.name == "BUILD"
+        if builds > 1:
+            raise _ForbiddenError("more than one object with attributes")
+
+
 class _ForbiddenError(Exception):
-    """The name of something that a pickle asked for and did not get."""
+    """What a pickle asked for and did not get."""
 
 
 class _Unpickler(pickle.Unpickler):

@@ -31,7 +31,7 @@ class Provenance:
     """Which model mined the lists, on which data."""
 
     teacher: str
-    "SHA-256 of the teacher's weights."
+    "SHA-256 of the teacher's weights, of an ensemble joined by +; or unknown."
     data: str
     "Fingerprint of the data set."
     filters: tuple[str, ...] = ()

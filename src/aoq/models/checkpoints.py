@@ -3,20 +3,26 @@
 torch's `weights_only` reader builds tensors and plain containers and refuses everything else. Two
 things more occur in these files: `argparse.Namespace`, which only holds attributes, and numpy
 scalars, for which stand-ins are handed out that can make one number. Files of Python 2 are read
-the same way: their strings are bytes, which Latin-1 takes as they are.
+the same way: their strings are bytes, which Latin-1 takes as they are. What torch's reader would
+let grow far beyond the file (compressed entries, `bytearray(n)`, text encoded again and again) is
+refused before torch sees it.
 """
 
 from __future__ import annotations
 
 import math
+import mmap
+import pickletools
 import re
 import warnings
+import zipfile
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
@@ -27,6 +33,10 @@ from aoq.errors import UserError
 PARTS = ("img_enc", "txt_enc", "caption_model")
 _NUMBERS = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"})
 _SHOWN = 160  # characters of what a file holds instead
+_GROWING = frozenset({"bytearray", "set", "Counter"})  # torch allows them; no checkpoint needs them
+_LONGEST_BYTES = 64  # of a byte string, such as the 8 bytes of a number
+_ZIP = b"PK\x03\x04"
+_PICKLES = 5  # before the numbers of an old file: magic, version, system, content, keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +103,28 @@ def _join(path: Path, model: object) -> dict[str, Tensor]:
             f"{path}: model is {_described(model)}; expected a list of two or three state dicts: "
             "of the image encoder, the text encoder and perhaps the caption model."
         )
-    return {
+    joined = {
         f"{part}.{name.removeprefix('module.')}": value
         for part, state in zip(PARTS, parts, strict=False)
         for name, value in state.items()
     }
+    held, size = _bytes_of(joined), path.stat().st_size
+    if held > size:
+        raise UserError(
+            f"{path}: its weights take {held:,} bytes and the file has {size:,}; it is damaged or "
+            "made to fill the memory; get it from its authors again."
+        )
+    return joined
+
+
+def _bytes_of(state: Mapping[str, Tensor]) -> int:
+    """How much memory tensors lie in, where shared memory counts once."""
+    storages = [value.untyped_storage() for value in state.values()]
+    held, end = 0, 0
+    for start, length in sorted((storage.data_ptr(), storage.nbytes()) for storage in storages):
+        held += max(0, start + length - max(start, end))
+        end = max(end, start + length)
+    return held
 
 
 def _is_state(part: object) -> bool:
@@ -108,7 +135,10 @@ def _is_state(part: object) -> bool:
 
 
 def _is_plain(value: Tensor) -> bool:
-    """Whether every number of a tensor is in the file: none repeated, compressed or left out."""
+    """Whether a tensor is dense numbers, no more of them than the memory that it is a view of.
+
+    Several tensors may still be views of the same memory, and some of it may be left out.
+    """
     is_odd = value.layout != torch.strided or value.is_quantized or value.is_complex()
     if is_odd or value.device.type != "cpu":
         return False
@@ -155,10 +185,98 @@ def _load(path: Path) -> Any:
     with path.open("rb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the encoding, and about storages of old files
         try:
+            _look_through(file, path)
             with torch.serialization.safe_globals(_ALLOWED):
                 return torch.load(file, map_location="cpu", weights_only=True, encoding="latin1")
+        except UserError:
+            raise
         except Exception as error:  # damaged files make torch raise almost anything
             raise _refusal(path, error) from None
+
+
+def _look_through(file: IO[bytes], path: Path) -> None:
+    """Refuse a file that grows when it is loaded; what torch refuses anyway is left to it."""
+    is_zip = file.read(len(_ZIP)) == _ZIP
+    file.seek(0)
+    if is_zip:
+        with zipfile.ZipFile(file) as archive:
+            _refuse_growing(archive, path)
+            for entry in archive.infolist():
+                if entry.filename.lower().endswith("data.pkl"):
+                    _look_through_pickle(archive.read(entry), path)
+    elif path.stat().st_size:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            for _ in range(_PICKLES):
+                if not _look_through_pickle(content, path):
+                    break
+    file.seek(0)
+
+
+def _refuse_growing(archive: zipfile.ZipFile, path: Path) -> None:
+    entries = archive.infolist()
+    compressed = [
+        entry.filename
+        for entry in entries
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size
+    ]
+    if compressed:
+        raise UserError(
+            f"{path}: its entry {compressed[0][:_SHOWN]} is compressed, so it may become any size; "
+            "expected a zip as torch.save writes it, which stores its entries as they are; if you "
+            "trust it, unpack it and zip the folder again with zip -0."
+        )
+    held, size = sum(entry.file_size for entry in entries), path.stat().st_size
+    if held > size:
+        raise UserError(
+            f"{path}: its entries take {held:,} bytes and the file has {size:,}, so they overlap; "
+            "it is damaged or made to fill the memory; get it from its authors again."
+        )
+
+
+def _look_through_pickle(content: bytes | mmap.mmap, path: Path) -> bool:
+    """Refuse calls whose results can be far longer than the pickle; whether it ends properly."""
+    steps = _steps(content)
+    try:
+        for name, argument in steps:
+            if name != "GLOBAL":
+                continue
+            if argument.split(" ")[-1] in _GROWING:
+                raise _forbidden(path, argument.replace(" ", "."))
+            if argument == "_codecs encode" and not _is_byte_string(list(islice(steps, 4))):
+                raise _forbidden(path, "_codecs.encode")
+    except ValueError:  # torch stops there too, and says why
+        return False
+    return True
+
+
+def _steps(content: bytes | mmap.mmap) -> Iterator[tuple[str, Any]]:
+    """The instructions of a pickle, with names and texts in place of where they were kept."""
+    kept: dict[Any, tuple[str, Any]] = {}
+    last: tuple[str, Any] = ("", None)
+    for instruction, argument, _ in pickletools.genops(cast("IO[bytes]", content)):
+        if "PUT" in instruction.name:
+            kept[argument] = last
+            continue
+        last = instruction.name, argument
+        if "GET" in instruction.name and kept.get(argument, last)[0] in ("GLOBAL", "BINUNICODE"):
+            last = kept[argument]
+        yield last
+
+
+def _is_byte_string(steps: list[tuple[str, Any]]) -> bool:
+    """Whether these are what follows on `_codecs.encode` where Python 3 pickles short bytes."""
+    if [name for name, _ in steps] != ["BINUNICODE", "BINUNICODE", "TUPLE2", "REDUCE"]:
+        return False
+    (_, text), (_, codec), *_ = steps
+    return len(text) <= _LONGEST_BYTES and codec == "latin1"
+
+
+def _forbidden(path: Path, name: str) -> UserError:
+    return UserError(
+        f"{path} asks for {name} when it is loaded, which is not among the few things "
+        "a checkpoint may hold (tensors, numbers, text and an argparse.Namespace); nothing of "
+        "it was run; if you trust its authors, ask them for a file without it."
+    )
 
 
 def _refusal(path: Path, error: Exception) -> UserError:
@@ -166,11 +284,7 @@ def _refusal(path: Path, error: Exception) -> UserError:
     message = str(error)
     forbidden = re.search(r"GLOBAL (\S+) (?:was not an allowed|whose module)", message)
     if forbidden:
-        return UserError(
-            f"{path} asks for {forbidden[1]} when it is loaded, which is not among the few things "
-            "a checkpoint may hold (tensors, numbers, text and an argparse.Namespace); nothing of "
-            "it was run; if you trust its authors, ask them for a file without it."
-        )
+        return _forbidden(path, forbidden[1])
     inner = re.search(r"WeightsUnpickler error:\s*(.+)", message)
     reason = re.split(r"\n|\. ", (inner[1] if inner else message).strip())[0].rstrip(".")
     if " " not in reason:  # what is left of a KeyError and the like tells people nothing

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import pad
 from torch.nn.utils.parametrizations import weight_norm
 
+from aoq.scoring.precision import as_single
 from aoq.types import Encoding, Texts
 
-_READ_TOGETHER = 128  # texts of similar length that a recurrent reader takes at once
+_READ_TOGETHER = 64  # texts of similar length that a recurrent reader takes at once
 _ZERO = 1e-8  # shorter vectors have no direction
 
 
@@ -38,6 +39,7 @@ def word_embedding(vocabulary_size: int, width: int) -> nn.Embedding:
 
 def unit(vectors: Tensor) -> Tensor:
     """Vectors of length one; a zero vector stays zero, and its gradient stays finite."""
+    vectors = as_single(vectors)
     length = vectors.norm(dim=-1, keepdim=True)
     scaled: Tensor = vectors / (length + _ZERO).where(length > _ZERO, 1.0)
     return scaled
@@ -50,7 +52,7 @@ def by_length(texts: Texts) -> Iterator[tuple[Tensor, Texts]]:
     >>> [(rows.tolist(), group.tokens.tolist()) for rows, group in by_length(texts)]
     [([1, 0], [[1, 2, 0], [1, 5, 2]])]
     """
-    for rows in texts.lengths.argsort().split(_READ_TOGETHER):
+    for rows in texts.lengths.argsort(stable=True).split(_READ_TOGETHER):
         lengths = texts.lengths[rows]
         yield rows, Texts(texts.tokens[rows, : int(lengths[-1])], lengths)
 
@@ -122,4 +124,4 @@ class LastStateTextEncoder(nn.Module):
         # A one-way GRU never sees what follows a word, so padding needs no packing.
         states, _ = self.gru(self.embedding(texts.tokens))  # (B, T, D)
         rows = torch.arange(len(states), device=states.device)
-        return normalize(states[rows, texts.lengths - 1], dim=-1)  # (B, D)
+        return unit(states[rows, texts.lengths - 1])  # (B, D)

@@ -32,13 +32,12 @@ _VSRN = [
     (r"caption_model\.decoder\.rnn\.(\w+)_l0$", "captioner.decoder.{name}"),
     (r"caption_model\.decoder\.out\.", "captioner.output."),
 ]
-_REGIONS_AND_WORDS = [
+_REGIONS_AND_WORDS = [  # the first that fits is taken, so _TEXT comes after its exception
     (r"img_enc\.fc\.weight_g$", "image_encoder.projection.parametrizations.weight.original0"),
     (r"img_enc\.fc\.weight_v$", "image_encoder.projection.parametrizations.weight.original1"),
     (r"img_enc\.fc\.", "image_encoder.projection."),
-    (r"txt_enc\.embed\.", "text_encoder.embedding."),
     (r"txt_enc\.rnn\.(\w+)_reverse$", "text_encoder.backward_gru.{name}"),
-    (r"txt_enc\.rnn\.", "text_encoder.gru."),
+    *_TEXT,
 ]
 _VSE = [*_TEXT, (r"img_enc\.fc\.", "projection.")]
 _RENAMES = {

@@ -171,7 +171,7 @@ def _fitting(
         except KeyError:
             ours, tensor = "", value
         if ours in expected:
-            weights[ours] = _copied(tensor, expected[ours])
+            weights[ours] = _as_scalar(tensor) if expected[ours].ndim == 0 else tensor
         else:
             unknown.append(key)
     for ours in expected:
@@ -185,18 +185,25 @@ def _fitting(
             for ours, value in weights.items()
             if value.shape != expected[ours].shape
         ],
-        "not finite": [ours for ours, value in weights.items() if not value.isfinite().all()],
+        "not finite": [
+            ours
+            for ours, value in weights.items()
+            if value.shape == expected[ours].shape and not value.isfinite().all()
+        ],
     }
     told = "; ".join(f"{what}: {_listed(names)}" for what, names in problems.items() if names)
     if told:
         raise UserError(f"{source} does not hold the parameters of {name} ({told}).")
-    return weights
+    return {ours: _copied(value, expected[ours]) for ours, value in weights.items()}
+
+
+def _as_scalar(value: Tensor) -> Tensor:
+    """Without its axis, if it has one number: torch before 0.4 had no tensors without one."""
+    return value.reshape(()) if value.numel() == 1 else value
 
 
 def _copied(value: Tensor, expected: Tensor) -> Tensor:
     """A tensor of its own: cuDNN keeps the weights of a GRU as views of one storage."""
-    if expected.ndim == 0 and value.numel() == 1:
-        value = value.reshape(())  # torch before 0.4 had no tensors without an axis
     copied = value.detach().clone(memory_format=torch.contiguous_format)
     return copied.to(expected.dtype)
 

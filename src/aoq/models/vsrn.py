@@ -6,15 +6,13 @@ the *region* axis, and the Flickr30K variant skips the first of them and ends in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from aoq.config import ModelConfig
 from aoq.models.captioner import CaptionModel
-from aoq.models.encoders import LastStateTextEncoder, region_projection
+from aoq.models.encoders import LastStateTextEncoder, region_projection, unit
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Texts
 
@@ -71,7 +69,7 @@ class VSRNImageEncoder(nn.Module):
         vectors = last[0]  # (B, D)
         if self.norm is not None:
             vectors = _norm_sets(self.norm, vectors, n_sets)
-        return Encoding(vectors=normalize(vectors, dim=-1), context=states)
+        return Encoding(vectors=unit(vectors), context=states)
 
 
 class VSRN(InnerProduct, nn.Module):
@@ -105,11 +103,11 @@ class VSRN(InnerProduct, nn.Module):
         encoding: Encoding = self.image_encoder(regions)
         return encoding
 
-    def encode_image_sets(self, sets: Sequence[Tensor]) -> list[Encoding]:
-        """Sets of equal size in one pass; the batch norms see each on its own, as published."""
-        together: Encoding = self.image_encoder(torch.cat(list(sets)), n_sets=len(sets))
-        size = len(sets[0])
-        return [together[start : start + size] for start in range(0, len(together), size)]
+    def encode_image_sets(self, regions: Tensor, n_sets: int) -> list[Encoding]:
+        """All sets in one pass; the batch norms see each on its own, as published."""
+        together: Encoding = self.image_encoder(regions, n_sets=n_sets)
+        size = len(regions) // n_sets
+        return [together[start : start + size] for start in range(0, len(regions), size)]
 
     def encode_texts(self, texts: Texts) -> Encoding:
         return Encoding(self.text_encoder(texts))

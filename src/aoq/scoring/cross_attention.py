@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from aoq.config import Aggregate, Direction, Focal, RawNorm
+from aoq.errors import UserError
 from aoq.scoring.precision import as_single, full_precision
 from aoq.types import Encoding
 
@@ -64,7 +65,7 @@ class Attention:
             n_sources: int | Tensor = weights.shape[sources]
             if direction == "i2t" and mask is not None:
                 n_sources = mask.sum(dim=sources, keepdim=True)
-            weights = weights * _focus(weights.detach(), self.focal, sources, n_sources)
+            weights = weights * _focus(weights, self.focal, sources, n_sources)
         return weights
 
     def _logits(self, similarities: Tensor, queries: int, query_mask: Tensor | None) -> Tensor:
@@ -116,16 +117,26 @@ def _divisor(lengths: Tensor) -> Tensor:
     return lengths.where(lengths > 2 * _EPSILON, 1.0)
 
 
-def _gram(vectors: Tensor) -> Tensor:
-    """Inner products of the vectors of each item. (n, L, L)"""
-    with full_precision(vectors):
-        vectors = as_single(vectors)
-        return vectors @ vectors.mT
+@dataclass(frozen=True)
+class Vectors:
+    """The regions of some images, or the words of some texts; `rows` says which they are."""
 
+    values: Tensor  # (n, L, D)
+    rows: Tensor | None = None  # (n,)
 
-def _norms(gram: Tensor) -> Tensor:
-    """Lengths of the vectors with this Gram matrix. (n, L)"""
-    return _root(gram.diagonal(dim1=1, dim2=2))
+    @property
+    def count(self) -> int:
+        return self.values[..., 0].numel()
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """Inner products of the vectors of each item. (n, L, L)"""
+        return self.values @ self.values.mT
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """(n, L)"""
+        return _root(self.values.square().sum(dim=-1))
 
 
 @dataclass(frozen=True)
@@ -136,8 +147,8 @@ class Similarities:
     """
 
     values: Tensor  # (m, T, R, n)
-    word_gram: Tensor  # (m, T, T)
-    region_gram: Tensor  # (n, R, R)
+    words: Vectors
+    regions: Vectors
     word_mask: Tensor | None = None  # (m, T)
     paired: bool = False
 
@@ -150,27 +161,28 @@ class Similarities:
         weights = self.weights(direction, attention)
         along = (weights * self.values).sum(dim=_REGIONS if direction == "t2i" else _WORDS)
         if direction == "t2i":
-            squares, query_norms = self._of_regions(weights), _norms(self.word_gram)[..., None]
+            squares, query_norms = self._of_regions(weights), self.words.norms[..., None]
         else:
-            squares, norms = self._of_words(weights), _norms(self.region_gram)
+            squares, norms = self._of_words(weights), self.regions.norms
             query_norms = norms[..., None] if self.paired else norms.T
-        return along / _divisor(_root(squares) * query_norms)
+        # Where the sources cancel, so do the digits of w' G w: no cosine leaves [-1, 1] for that.
+        return (along / _divisor(_root(squares) * query_norms)).clamp(-1.0, 1.0)
 
     def _of_words(self, weights: Tensor) -> Tensor:
         """w' G w of the words that each region attends to. (m, R, n)"""
-        attended = torch.bmm(self.word_gram, weights.flatten(2)).view_as(weights)
+        attended = torch.bmm(self.words.gram, weights.flatten(2)).view_as(weights)
         return (weights * attended).sum(dim=_WORDS)
 
     def _of_regions(self, weights: Tensor) -> Tensor:
         """w' G w of the regions that each word attends to. (m, T, n)"""
         if self.paired:
             by_image = weights[..., 0].mT  # (n, R, T)
-            return (by_image * torch.bmm(self.region_gram, by_image)).sum(dim=1)[..., None]
+            return (by_image * torch.bmm(self.regions.gram, by_image)).sum(dim=1)[..., None]
         n_texts, n_words, n_regions, n_images = weights.shape
         # Turned as one large matrix, which is fast, and read as one matrix an image.
         turned = weights.view(n_texts * n_words, n_regions * n_images).T.contiguous()
         by_image = turned.view(n_regions, n_images, -1).transpose(0, 1)  # (n, R, m T)
-        squares = (by_image * torch.bmm(self.region_gram, by_image)).sum(dim=1)
+        squares = (by_image * torch.bmm(self.regions.gram, by_image)).sum(dim=1)
         return squares.T.reshape(n_texts, n_words, n_images)
 
 
@@ -203,32 +215,34 @@ class CrossAttention:
 
     def score_matrix(self, images: Encoding, texts: Encoding) -> Tensor:
         """Every image against every text; where no gradient is kept, in pieces that fit a cache."""
-        regions = images.vectors
-        learning = regions.requires_grad or texts.vectors.requires_grad
-        if learning and torch.is_grad_enabled():
-            n_images, n_words = len(images), texts.vectors[..., 0].numel()
+        regions, words, mask = _checked(images, texts)
+        if torch.is_grad_enabled() and (regions.requires_grad or words.requires_grad):
+            n_images, most_words = len(regions), words[..., 0].numel()
         else:
-            n_images = min(_IMAGES_OF_A_TILE, len(images))
-            n_words = _TILE // (n_images * regions.shape[1])
-        groups = _one_length_each(texts, n_words=n_words)
-        columns = [
-            torch.cat(
-                [
-                    self._match(similarities)
-                    for similarities in _similarities(part, groups, n_words=n_words)
-                ]
-            )
-            for part in regions.split(n_images)
-        ]
-        order = torch.cat([group.rows for group in groups])
+            n_images = min(_IMAGES_OF_A_TILE, len(regions))
+            most_words = _TILE // (n_images * regions.shape[1])
+        with full_precision(regions):
+            groups = _one_length_each(words, mask, most_words=most_words)
+            columns = [
+                torch.cat(
+                    [
+                        self._match(similarities)
+                        for similarities in _similarities(part, groups, most_words=most_words)
+                    ]
+                )
+                for part in regions.split(n_images)
+            ]
+        order = torch.cat([group.rows for group in groups if group.rows is not None])
         return torch.cat(columns, dim=1)[order.argsort()].T
 
     def score_pairs(self, images: Encoding, texts: Encoding) -> Tensor:
-        return self._match(_paired_similarities(images, texts))[:, 0]
+        with full_precision(images.vectors):
+            return self._match(_paired_similarities(images, texts))[:, 0]
 
     def attention_maps(self, images: Encoding, texts: Encoding) -> dict[Direction, Tensor]:
         """What matched what in image b and text b: t2i (B, T, R), i2t (B, R, T); each adds to 1."""
-        similarities = _paired_similarities(images, texts)
+        with full_precision(images.vectors):
+            similarities = _paired_similarities(images, texts)
         maps = {}
         for direction, attention in self.attentions.items():
             weights = similarities.weights(direction, attention)[..., 0]  # (B, T, R)
@@ -239,81 +253,68 @@ class CrossAttention:
     def _match(self, similarities: Similarities) -> Tensor:
         """The score of each text with each image. (m, n)"""
         mask = similarities.word_mask
-        with full_precision(similarities.values):
-            scores = [
-                aggregate(
-                    similarities.cosines(direction, attention),
-                    self.aggregate,
-                    temperature=self.aggregate_temperature,
-                    mask=mask[..., None] if direction == "t2i" and mask is not None else None,
-                )
-                for direction, attention in self.attentions.items()
-            ]
+        scores = [
+            aggregate(
+                similarities.cosines(direction, attention),
+                self.aggregate,
+                temperature=self.aggregate_temperature,
+                mask=mask[..., None] if direction == "t2i" and mask is not None else None,
+            )
+            for direction, attention in self.attentions.items()
+        ]
         return torch.stack(scores).sum(dim=0)
 
 
-@dataclass(frozen=True)
-class _Words:
-    """Texts of one length: which they are, and their words."""
-
-    rows: Tensor  # (m,)
-    vectors: Tensor  # (m, T, D)
-
-    @property
-    def n_words(self) -> int:
-        return self.vectors[..., 0].numel()
-
-    @cached_property
-    def gram(self) -> Tensor:
-        return _gram(self.vectors)
+def _checked(images: Encoding, texts: Encoding) -> tuple[Tensor, Tensor, Tensor]:
+    """Regions, words and the mask of the words, in single precision, if they can be scored."""
+    if images.mask is not None:
+        raise UserError("cross attention takes images with equally many regions, without a mask.")
+    regions, words = as_single(images.vectors), as_single(texts.vectors)
+    if texts.mask is None:
+        return regions, words, torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
+    if not texts.mask[:, 0].all() or (texts.mask[:, 1:] > texts.mask[:, :-1]).any():
+        raise UserError("cross attention takes texts of at least one word, padded at the end.")
+    return regions, words, texts.mask
 
 
-def _one_length_each(texts: Encoding, *, n_words: int) -> list[_Words]:
+def _one_length_each(words: Tensor, mask: Tensor, *, most_words: int) -> list[Vectors]:
     """The texts in groups of one length, with at most so many words, or one text, in each."""
-    n_texts, longest = texts.vectors.shape[:2]
-    lengths = torch.full((n_texts,), longest) if texts.mask is None else texts.mask.sum(dim=1)
-    lengths, order = lengths.to(texts.vectors.device).sort(stable=True)
+    lengths, order = mask.sum(dim=1).sort(stable=True)
     values, counts = lengths.unique_consecutive(return_counts=True)
     return [
-        _Words(rows, texts.vectors[rows, :length])
+        Vectors(words[rows, :length], rows)
         for length, same in zip(values.tolist(), order.split(counts.tolist()), strict=True)
-        for rows in same.split(max(1, n_words // length))
+        for rows in same.split(max(1, most_words // length))
     ]
 
 
-def _chunks(groups: list[_Words], *, n_words: int) -> Iterator[list[_Words]]:
+def _chunks(groups: list[Vectors], *, most_words: int) -> Iterator[list[Vectors]]:
     """Neighbouring groups together, as long as they have at most so many words."""
-    chunk: list[_Words] = []
+    chunk: list[Vectors] = []
     for group in groups:
-        if chunk and sum(part.n_words for part in chunk) + group.n_words > n_words:
+        if chunk and sum(part.count for part in chunk) + group.count > most_words:
             yield chunk
             chunk = []
         chunk.append(group)
     yield chunk
 
 
-def _similarities(regions: Tensor, groups: list[_Words], *, n_words: int) -> Iterator[Similarities]:
+def _similarities(
+    regions: Tensor, groups: list[Vectors], *, most_words: int
+) -> Iterator[Similarities]:
     """The words of each group against all regions, by products of about so many words."""
     n_images, n_regions = regions.shape[:2]
-    flat = regions.transpose(0, 1).flatten(0, 1)  # (R n, D)
-    gram = _gram(regions)
-    for chunk in _chunks(groups, n_words=n_words):
-        words = torch.cat([group.vectors.flatten(0, 1) for group in chunk])
-        rows = (words @ flat.T).split([group.n_words for group in chunk])
+    flat, sources = regions.transpose(0, 1).flatten(0, 1), Vectors(regions)  # (R n, D)
+    for chunk in _chunks(groups, most_words=most_words):
+        words = torch.cat([group.values.flatten(0, 1) for group in chunk])
+        rows = (words @ flat.T).split([group.count for group in chunk])
         for group, row in zip(chunk, rows, strict=True):
-            values = row.view(*group.vectors.shape[:2], n_regions, n_images)  # (m, T, R, n)
-            yield Similarities(as_single(values), group.gram, gram)
+            values = row.view(*group.values.shape[:2], n_regions, n_images)  # (m, T, R, n)
+            yield Similarities(values, group, sources)
 
 
 def _paired_similarities(images: Encoding, texts: Encoding) -> Similarities:
     """The words of text b against the regions of image b."""
-    values = texts.vectors @ images.vectors.mT  # (B, T, R)
-    if texts.mask is not None:
-        values = values.masked_fill(~texts.mask[..., None], 0.0)
-    return Similarities(
-        as_single(values)[..., None],
-        _gram(texts.vectors),
-        _gram(images.vectors),
-        word_mask=texts.mask,
-        paired=True,
-    )
+    regions, words, mask = _checked(images, texts)
+    values = (words @ regions.mT).masked_fill(~mask[..., None], 0.0)  # (B, T, R)
+    return Similarities(values[..., None], Vectors(words), Vectors(regions), mask, paired=True)

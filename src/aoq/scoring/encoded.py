@@ -109,19 +109,29 @@ def encode_dataset(
 
 
 def concatenate(parts: list[Encoding], *, order: Tensor | None = None) -> Rows[Encoding]:
-    """All parts as one; `order` says which id each row has, if not its place."""
-    places = slice(None) if order is None else order.argsort()
-    if parts[0].mask is None:
-        return Encoding(torch.cat([part.vectors for part in parts])[places])
-    lengths = torch.cat([_mask(part).sum(dim=1) for part in parts])
-    starts = lengths.cumsum(dim=0) - lengths
-    vectors = torch.cat([part.vectors[_mask(part)] for part in parts])
-    return PackedEncoding(vectors, starts[places], lengths[places])
+    """All parts as one; `order` says which id each row has, if not its place.
 
-
-def _mask(part: Encoding) -> Tensor:
-    assert part.mask is not None
-    return part.mask
+    The list is emptied on the way, so that nothing is held twice.
+    """
+    order = torch.arange(sum(map(len, parts))) if order is None else order
+    masks = [part.mask for part in parts if part.mask is not None]
+    vectors = parts[0].vectors
+    if not masks:
+        whole, places = vectors.new_empty(len(order), *vectors.shape[1:]), order
+    else:
+        lengths = torch.cat([mask.sum(dim=1) for mask in masks])
+        n_words = int(lengths.sum())
+        whole, places = vectors.new_empty(n_words, vectors.shape[2]), torch.arange(n_words)
+    start = 0
+    while parts:
+        part = parts.pop(0)
+        rows = part.vectors if part.mask is None else part.vectors[part.mask]
+        whole[places[start : start + len(rows)]] = rows
+        start += len(rows)
+    if not masks:
+        return Encoding(whole)
+    starts, by_id = lengths.cumsum(dim=0) - lengths, order.argsort()
+    return PackedEncoding(whole, starts[by_id], lengths[by_id])
 
 
 def _require_finite(parts: list[Encoding], ids: Ids, *, what: str) -> None:

@@ -7,7 +7,7 @@ having the methods, without inheriting anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
@@ -64,8 +64,8 @@ class TrainableModel(MatchingModel, Protocol):
 class SeparatesImageSets(Protocol):
     """A model that, in training, must see the pairs' images and their negatives' as sets apart."""
 
-    def encode_image_sets(self, sets: Sequence[Tensor]) -> list[Encoding]:
-        """Each set (B, R, F) encoded as if on its own."""
+    def encode_image_sets(self, regions: Tensor, n_sets: int) -> list[Encoding]:
+        """Sets of B images one after the other (n_sets B, R, F), each encoded as if alone."""
         ...
 
 

@@ -7,6 +7,7 @@ all. `origin.json` says that it was imported, and the hashes of the files it was
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -156,12 +157,27 @@ def _refuse_taken(out: Path, *, reads: list[Path], force: bool) -> None:
 
 @contextmanager
 def _new_run(out: Path, *, reads: list[Path], force: bool) -> Iterator[RunDirectory]:
-    """A run that takes its place when it is complete; what it replaces stays until then."""
-    with atomic_folder(out) as temporary:
-        yield RunDirectory(temporary)
-        _refuse_taken(out, reads=reads, force=force)
-        if out.exists():
-            shutil.rmtree(out)
+    """A run that takes its place when it is complete; what it replaces stays whole until then."""
+    aside: Path | None = None
+    try:
+        with atomic_folder(out) as temporary:
+            yield RunDirectory(temporary)
+            _refuse_taken(out, reads=reads, force=force)
+            if out.exists():
+                aside = _set_aside(out)
+    except BaseException:
+        if aside is not None and not out.exists():
+            aside.replace(out)
+        raise
+    finally:
+        if aside is not None and out.exists():
+            shutil.rmtree(aside.parent, ignore_errors=True)
+
+
+def _set_aside(out: Path) -> Path:
+    """Where a run is after it was moved, below a name that `remove_leftovers` knows."""
+    folder = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".part"))
+    return out.replace(folder / out.name)
 
 
 def _fill(

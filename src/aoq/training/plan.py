@@ -187,7 +187,7 @@ def _time_mining(
     )
     mine(
         model,
-        EncodedDataset(images, texts),
+        EncodedDataset(images, texts, device=data.train.device),
         apart,
         config=depth,
         provenance=Provenance(teacher="", data=""),

@@ -128,7 +128,8 @@ def score_batch(model: MatchingModel, batch: StepBatch) -> tuple[BatchScores, En
     """Every score the losses need, and the encoded images of the positive pairs."""
     sets = [part for part in (batch.pairs, batch.offline, batch.partners) if part is not None]
     if isinstance(model, SeparatesImageSets):
-        images = model.encode_image_sets([batch.regions[part.images] for part in sets])
+        rows = torch.cat([part.images for part in sets])
+        images = model.encode_image_sets(batch.regions[rows], len(sets))
     else:
         distinct = model.encode_images(batch.regions)
         images = [distinct[part.images] for part in sets]

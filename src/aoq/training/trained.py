@@ -27,10 +27,10 @@ from aoq.training.inputs import default_device
 
 
 @dataclass(frozen=True)
-class Judge:
-    """One trained model, or several as an ensemble, with one split as they encode it."""
+class ScoredSplit:
+    """One split as a trained model encodes it, or several as an ensemble."""
 
-    runs: Sequence[Path]
+    runs: tuple[Path, ...]
     dataset: PairDataset
     scorer: Scorer[Any]
     encoded: EncodedDataset[Any]
@@ -40,25 +40,40 @@ class Judge:
         """SHA-256 of the weights; of an ensemble all of them, in order."""
         return "+".join(hash_file(RunDirectory(run).model) for run in self.runs)
 
+    @classmethod
+    def together(cls, parts: Sequence[ScoredSplit]) -> ScoredSplit:
+        """The ensemble of them; of one, that one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            runs=tuple(run for part in parts for run in part.runs),
+            dataset=parts[0].dataset,
+            scorer=Ensemble([part.scorer for part in parts]),
+            encoded=Ensemble.join([part.encoded for part in parts]),
+        )
 
-def open_judge(runs: Sequence[Path], *, split: str, data: Path | None = None) -> Judge:
+
+def open_splits(runs: Sequence[Path], *, split: str, data: Path | None = None) -> list[ScoredSplit]:
     """Encode a split with each of `runs`; the data set is that of the first unless one is named."""
-    own = load_recipe(RunDirectory(runs[0]).require_trained().config).data
-    if data is None and not own:
-        raise UserError(f"{runs[0]} names no data set; add --data FOLDER.")
-    dataset = open_dataset(data or Path(own), split)
-    models, encoded = [], []
+    dataset = open_dataset(data or _own_data(runs[0]), split)
+    parts = []
     for run in runs:
         trained = load_run(run, device=default_device())
         trained.require_width(dataset.features.shape[2], source=dataset.name)
         collator = Collator(dataset, trained.vocabulary, device=default_device())
-        encoded.append(
-            encode_dataset(trained.model, collator, description=f"encode {split} with {run.name}")
+        encoded = encode_dataset(
+            trained.model, collator, description=f"encode {split} with {run.name}"
         )
-        models.append(trained.model)
-    if len(runs) == 1:
-        return Judge(runs, dataset, models[0], encoded[0])
-    return Judge(runs, dataset, Ensemble(models), Ensemble.join(encoded))
+        parts.append(ScoredSplit((run,), dataset, trained.model, encoded))
+    return parts
+
+
+def _own_data(run: Path) -> Path:
+    """The data set that a run was trained on."""
+    own = load_recipe(RunDirectory(run).require_trained().config).data
+    if not own:
+        raise UserError(f"{run} names no data set; add --data FOLDER.")
+    return Path(own)
 
 
 def mine_run(
@@ -72,13 +87,13 @@ def mine_run(
     runs = [runs] if isinstance(runs, Path) else runs
     first = RunDirectory(runs[0]).require_trained()
     started = time.monotonic()
-    judge = open_judge(runs, split="train", data=data)
+    teacher = ScoredSplit.together(open_splits(runs, split="train", data=data))
     lists = mine(
-        judge.scorer,
-        judge.encoded,
-        judge.dataset.positives,
+        teacher.scorer,
+        teacher.encoded,
+        teacher.dataset.positives,
         config=config or load_recipe(first.config).mining,
-        provenance=Provenance(teacher=judge.model_hash, data=judge.dataset.fingerprint),
+        provenance=Provenance(teacher=teacher.model_hash, data=teacher.dataset.fingerprint),
     )
     lists.save(out)
     seconds = time.monotonic() - started
@@ -93,36 +108,49 @@ def mine_run(
 
 
 def evaluate_run(
-    runs: Path | Sequence[Path],
+    run: Path, *, split: str = "test", data: Path | None = None, memory: str | None = None
+) -> Metrics:
+    """Judge the best model of a run on one split, and note the result in the run."""
+    ((_, metrics),) = evaluate_runs([run], split=split, data=data, memory=memory)
+    return metrics
+
+
+def evaluate_runs(
+    runs: Sequence[Path],
     *,
     split: str = "test",
     data: Path | None = None,
     memory: str | None = None,
-) -> Metrics:
-    """Judge a run's best model, or the ensemble of several, on one split; note it in the first."""
-    runs = [runs] if isinstance(runs, Path) else runs
+) -> list[tuple[str, Metrics]]:
+    """Judge each run as `evaluate_run` does, and last, of several, their ensemble."""
+    parts = open_splits(runs, split=split, data=data)
+    results = [(str(part.runs[0]), _judge(part, memory=memory)) for part in parts]
+    if len(parts) > 1:
+        results.append(("ensemble", _judge(ScoredSplit.together(parts), memory=memory)))
+    return results
+
+
+def _judge(part: ScoredSplit, *, memory: str | None) -> Metrics:
+    """Rank everything, and note the result in the (first) run."""
     started = time.monotonic()
-    judge = open_judge(runs, split=split, data=data)
-    metrics = evaluate_encoded(judge.scorer, judge.encoded, judge.dataset.positives, memory=memory)
-    directory = RunDirectory(runs[0])
-    append_json_line(
-        directory.results,
-        {
-            "split": split,
-            "model": judge.model_hash,
-            "data": judge.dataset.fingerprint,
-            **metrics.as_dict(),
-        },
-    )
+    metrics = evaluate_encoded(part.scorer, part.encoded, part.dataset.positives, memory=memory)
+    directory = RunDirectory(part.runs[0])
+    line = {
+        "split": part.dataset.split,
+        "model": part.model_hash,
+        "data": part.dataset.fingerprint,
+        **metrics.as_dict(),
+    }
+    append_json_line(directory.results, line)
     seconds = round(time.monotonic() - started, 2)
-    EventLog(directory.events).write("evaluated", split=split, seconds=seconds)
+    EventLog(directory.events).write("evaluated", split=part.dataset.split, seconds=seconds)
     return metrics
 
 
 def stored_result(run: Path, *, split: str) -> dict[str, Any] | None:
     """The result of a run's model, as it is, on its own data set, if there is one."""
     directory = RunDirectory(run).require_trained()
-    dataset = open_dataset(Path(load_recipe(directory.config).data), split)
+    dataset = open_dataset(_own_data(run), split)
     wanted = (split, hash_file(directory.model), dataset.fingerprint)
     lines = read_json_lines(directory.results)
     fitting = [line for line in lines if (line["split"], line["model"], line["data"]) == wanted]
