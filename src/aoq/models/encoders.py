@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.utils.parametrizations import weight_norm
 
+from aoq.config import ModelConfig
+from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.precision import as_single
 from aoq.types import Encoding, Texts
 
@@ -105,6 +107,40 @@ class WordEncoder(nn.Module):
         reversed_states = self.backward_gru(words.take_along_dim(backwards, dim=1))[0]
         both: Tensor = states + reversed_states.take_along_dim(backwards, dim=1)
         return both / 2
+
+
+class RegionsAndWords(CrossAttention, nn.Module):
+    """The encoders that SCAN and BFAN share; what they attend to is theirs."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        feature_width: int,
+        vocabulary_size: int,
+        bidirectional: bool,
+        weight_normed: bool,
+    ) -> None:
+        super().__init__()
+        self.image_encoder = RegionEncoder(
+            feature_width=feature_width,
+            joint_width=config.joint_width,
+            weight_normed=weight_normed,
+        )
+        self.text_encoder = WordEncoder(
+            vocabulary_size=vocabulary_size,
+            word_width=config.word_width,
+            joint_width=config.joint_width,
+            bidirectional=bidirectional,
+        )
+
+    def encode_images(self, regions: Tensor) -> Encoding:
+        encoding: Encoding = self.image_encoder(regions)
+        return encoding
+
+    def encode_texts(self, texts: Texts) -> Encoding:
+        encoding: Encoding = self.text_encoder(texts)
+        return encoding
 
 
 class LastStateTextEncoder(nn.Module):
