@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from aoq.config import SamplingConfig
 from aoq.mining.candidates import CandidateLists, Provenance
+from aoq.randomness import generator
 from aoq.sampling import OfflineSampler
 from aoq.types import Positives
 
@@ -37,15 +40,37 @@ def data_set(n_images=12, *, seed=0, depth_texts=9, depth_images=5):
     )
 
 
-def sampler_of(positives, lists, *, seed=0, **settings):
-    return OfflineSampler(lists, positives, config=SamplingConfig(**settings), seed=seed)
+def sampler_of(positives, lists, *, seed=0, process_rank=0, **settings):
+    config = SamplingConfig(**settings)
+    return OfflineSampler(lists, positives, config=config, seed=seed, process_rank=process_rank)
+
+
+def drawn_ranks(sampler, lists, *, times):
+    """How often each text and each image of the first pair's lists is drawn."""
+    image, text = sampler.positives.pairs[0]
+    ids = np.full(times, image), np.full(times, text)
+    drawn = sampler.draw(*ids, epoch=0, step=0)
+    return (
+        (drawn.texts[:, None] == lists.i2t[image]).sum(axis=0),
+        (drawn.images[:, None] == lists.t2i[text]).sum(axis=0),
+    )
 
 
 @settings(deadline=None)
-@given(st.integers(0, 1000), st.integers(2, 9), st.integers(2, 5))
-def test_draws_come_from_the_head_of_the_lists_and_never_belong_together(seed, texts, images):
+@given(
+    st.integers(0, 1000),
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.sampled_from(["uniform", "normal"]),
+    st.sampled_from(["independent", "coupled"]),
+)
+def test_draws_come_from_the_head_of_the_lists_and_never_belong_together(
+    seed, texts, images, draws, ranks
+):
     positives, lists = data_set(seed=seed)
-    sampler = sampler_of(positives, lists, depth_texts=texts, depth_images=images)
+    sampler = sampler_of(
+        positives, lists, depth_texts=texts, depth_images=images, draws=draws, ranks=ranks
+    )
     image_ids, text_ids = positives.pairs.T
     drawn = sampler.draw(image_ids, text_ids, epoch=0, step=seed)
     for row, (image, text) in enumerate(positives.pairs):
@@ -58,35 +83,74 @@ def test_draws_come_from_the_head_of_the_lists_and_never_belong_together(seed, t
     assert not positives.contains(drawn.partner_images, drawn.partner_texts)[valid].any()
 
 
-def test_a_draw_follows_from_seed_epoch_and_step_alone():
+@pytest.mark.parametrize("draws", ["uniform", "normal"])
+def test_a_draw_follows_from_seed_epoch_step_and_process_alone(draws):
     positives, lists = data_set()
     image_ids, text_ids = positives.pairs.T
 
-    def draw(seed, epoch, step):
-        sampler = sampler_of(positives, lists, seed=seed)
+    def draw(seed, epoch, step, process_rank):
+        sampler = sampler_of(positives, lists, seed=seed, process_rank=process_rank, draws=draws)
         return sampler.draw(image_ids, text_ids, epoch=epoch, step=step).texts.tolist()
 
-    assert draw(1, 2, 3) == draw(1, 2, 3)
-    others = [draw(2, 2, 3), draw(1, 3, 3), draw(1, 2, 4)]
-    assert all(other != draw(1, 2, 3) for other in others)
+    keys = [(1, 2, 3, 0), (2, 2, 3, 0), (1, 3, 3, 0), (1, 2, 4, 0), (1, 2, 3, 1), (1, 2, 3, 2)]
+    first, again = ([draw(*key) for key in keys] for _ in range(2))
+    assert first == again
+    assert len({tuple(texts) for texts in first}) == len(keys)
+
+
+def test_the_first_process_draws_what_a_single_one_always_drew():
+    for seed, epoch, step in ((0, 0, 0), (7, 3, 41), (2**40, 1, 2)):
+        stream = generator(seed, epoch=epoch, step=step, process_rank=0)
+        always = np.random.default_rng([seed, 1, epoch, step])
+        assert stream.integers(2**60, size=8).tolist() == always.integers(2**60, size=8).tolist()
 
 
 def test_every_rank_is_drawn_about_equally_often():
     positives, lists = data_set()
     sampler = sampler_of(positives, lists, redraw=False)
-    image, text = positives.pairs[:1].T
-    ids = np.repeat(image, 9000), np.repeat(text, 9000)
-    drawn = sampler.draw(*ids, epoch=0, step=0)
-    _, counts = np.unique(drawn.texts, return_counts=True)
-    assert len(counts) == lists.depth_texts
-    assert counts.min() > 850
-    assert counts.max() < 1150
+    for counts, depth in zip(drawn_ranks(sampler, lists, times=9000), (9, 5), strict=True):
+        assert len(counts) == depth
+        np.testing.assert_allclose(counts, 9000 / depth, rtol=0.15)
 
 
-def test_coupled_ranks_draw_rank_n_and_rank_n_over_five():
+def test_normal_draws_gather_around_the_middle_of_the_list_and_thin_out_to_its_ends():
+    """One sigma to either side is the middle third; the ends are three sigma away.
+
+    A normal leaves 0.27% outside; of the rest 68.45% lie within one sigma, 2.15% beyond two on
+    either side. Were the outside moved to the ends, each end would get 0.18%, not 0.05%.
+    """
+    positives, lists = data_set(n_images=60, depth_texts=60, depth_images=30)
+    sampler = sampler_of(
+        positives, lists, depth_texts=60, depth_images=30, draws="normal", redraw=False
+    )
+    times = 40_000
+    for counts in drawn_ranks(sampler, lists, times=times):
+        assert counts.sum() == times
+        third, sixth = len(counts) // 3, len(counts) // 6
+        assert counts[third : 2 * third].sum() / times == pytest.approx(0.6845, abs=0.02)
+        assert counts[:sixth].sum() / times == pytest.approx(0.0215, abs=0.005)
+        assert counts[-sixth:].sum() / times == pytest.approx(0.0215, abs=0.005)
+        assert counts[[0, -1]].max() < counts[[2, -3]].min()
+
+
+def test_independent_ranks_do_not_follow_each_other():
+    positives, lists = data_set(n_images=60, depth_texts=60, depth_images=12)
+    image, text = positives.pairs[0]
+    for draws in ("uniform", "normal"):
+        sampler = sampler_of(
+            positives, lists, depth_texts=60, depth_images=12, draws=draws, redraw=False
+        )
+        drawn = sampler.draw(np.full(5000, image), np.full(5000, text), epoch=0, step=0)
+        text_ranks = (drawn.texts[:, None] == lists.i2t[image]).argmax(axis=1)
+        image_ranks = (drawn.images[:, None] == lists.t2i[text]).argmax(axis=1)
+        assert abs(np.corrcoef(text_ranks, image_ranks)[0, 1]) < 0.06
+
+
+@pytest.mark.parametrize("draws", ["uniform", "normal"])
+def test_coupled_ranks_draw_rank_n_and_rank_n_over_five(draws):
     positives, lists = data_set(depth_texts=10, depth_images=2)
     sampler = sampler_of(
-        positives, lists, depth_texts=10, depth_images=2, ranks="coupled", redraw=False
+        positives, lists, depth_texts=10, depth_images=2, draws=draws, ranks="coupled", redraw=False
     )
     image_ids, text_ids = positives.pairs.T
     drawn = sampler.draw(image_ids, text_ids, epoch=0, step=0)
@@ -95,6 +159,61 @@ def test_coupled_ranks_draw_rank_n_and_rank_n_over_five():
         image_rank = lists.t2i[text].tolist().index(drawn.images[row])
         assert image_rank == text_rank // 5
     assert drawn.valid.all()
+
+
+@pytest.mark.parametrize("draws", ["uniform", "normal"])
+def test_a_smaller_depth_draws_from_deep_lists_as_from_lists_mined_that_deep(draws, capsys):
+    positives, deep = data_set()
+    shallow = replace(deep, i2t=deep.i2t[:, :4], t2i=deep.t2i[:, :3])
+    image_ids, text_ids = positives.pairs.T
+    drawn, wanted = (
+        sampler_of(positives, lists, depth_texts=4, depth_images=3, draws=draws).draw(
+            image_ids, text_ids, epoch=1, step=2
+        )
+        for lists in (deep, shallow)
+    )
+    np.testing.assert_array_equal(drawn.texts, wanted.texts)
+    np.testing.assert_array_equal(drawn.images, wanted.images)
+    assert capsys.readouterr().err == ""
+
+
+def lists_with_true_pairs():
+    """Of pair (0, 0), texts 1, 2, 3 and images 1, 2: (1, 1) and (2, 2) belong together."""
+    positives = Positives.from_pairs([(0, 0), (1, 1), (2, 2), (3, 3)], n_images=4, n_texts=4)
+    i2t = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [1, 0, 2]], np.int32)
+    t2i = np.array([[1, 2], [0, 2], [0, 1], [0, 1]], np.int32)
+    scores = np.zeros((4, 3), np.float32)
+    return positives, CandidateLists(i2t, scores, t2i, scores[:, :2], Provenance("", ""))
+
+
+@pytest.mark.parametrize("tries", [1, 10])
+def test_what_is_left_after_true_pairs_is_drawn_about_equally_often(tries):
+    positives, lists = lists_with_true_pairs()
+    sampler = sampler_of(positives, lists, depth_texts=3, depth_images=2, tries=tries)
+    drawn = sampler.draw(np.zeros(4000, int), np.zeros(4000, int), epoch=0, step=0)
+    combinations, counts = np.unique(
+        np.stack([drawn.images, drawn.texts], axis=1), axis=0, return_counts=True
+    )
+    assert combinations.tolist() == [[1, 2], [1, 3], [2, 1], [2, 3]]
+    np.testing.assert_allclose(counts, 1000, rtol=0.15)
+
+
+def test_a_true_pair_is_drawn_again_only_so_many_times(monkeypatch):
+    positives, lists = lists_with_true_pairs()
+    sampler = sampler_of(positives, lists, depth_texts=1, depth_images=1, tries=3)
+    sizes = []
+    draw = sampler._draw
+
+    def counted(image_ids, text_ids, random):
+        sizes.append(len(image_ids))
+        return draw(image_ids, text_ids, random)
+
+    monkeypatch.setattr(sampler, "_draw", counted)
+    drawn = sampler.draw(np.array([0, 3]), np.array([0, 3]), epoch=0, step=0)
+    assert sizes == [2, 1, 1, 1]  # the only combination of (0, 0) is the true pair (1, 1)
+    assert drawn.images.tolist() == [1, 0]
+    assert drawn.texts.tolist() == [1, 1]
+    assert drawn.valid.tolist() == [False, True]
 
 
 def test_where_every_combination_is_a_true_pair_the_derived_terms_are_switched_off():

@@ -23,6 +23,7 @@ RawNorm = Literal[
 ]
 Aggregate = Literal["logsumexp", "mean", "max", "sum"]
 Focal = Literal["equal", "prob"]
+Precision = Literal["float32", "float16", "bfloat16"]
 BLOCK_SIZE = 1024
 
 
@@ -204,12 +205,28 @@ class MiningConfig:
     depth_images: int = 60
     "Hardest images kept for each text."
     memory: str | None = None
-    "Budget for encodings and blocks of scores, such as 2GiB; none: blocks of 1,024 x 1,024."
+    "Budget for lists, blocks of scores and what they are computed from, such as 4GiB; none: free."
+    precision: Precision = "float32"
+    "Of the encodings when they are scored: float32 is exact; the report tells what others miss."
+    skip_first: int = 0
+    "Leave the first so many candidates of every list out: the likeliest false negatives."
+    score_share: float | None = None
+    "Drop candidates that score above this share of the anchor's best positive."
+    equal_captions: bool = False
+    "Drop captions with the words of one of the image's own, and images with such a caption."
+    near_captions: float | None = None
+    "Drop captions that share so much of their words with one of the image's own: 0.8, say."
 
     def __post_init__(self) -> None:
         _require_counts(self, "depth_texts", "depth_images")
         if self.memory is not None:
             parse_memory(self.memory)
+        _require(self.skip_first >= 0, f"skip_first is {self.skip_first}; it cannot be negative.")
+        for name in ("score_share", "near_captions"):
+            value = getattr(self, name)
+            _require(
+                value is None or 0 < value <= 1, f"{name} is {value}; it has to lie in (0, 1]."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +237,8 @@ class SamplingConfig:
     "Texts are drawn from the first so many of an image's list (h)."
     depth_images: int = 60
     "Images are drawn from the first so many of a text's list."
+    draws: Literal["uniform", "normal"] = "uniform"
+    "Over the whole list alike, or normal around its middle: sigma a sixth of it, cut to the list."
     ranks: Literal["independent", "coupled"] = "independent"
     "Draw text and image separately, or one rank n for the text and n // 5 for the image."
     redraw: bool = True

@@ -2,14 +2,18 @@
 
 For a positive pair (i, t): a text t_off from the image's list, an image i_off from the text's
 list, the image i~_off of t_off and a text t~_off of i_off. Every draw follows from
-(seed, epoch, step) alone, so a continued run draws what an uninterrupted one would have drawn.
+(seed, epoch, step, process) alone, so a continued run draws what an uninterrupted one would have
+drawn. Lists may be deeper than the draws: the depth of training is set without mining again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
+import numpy.typing as npt
 
 from aoq.config import SamplingConfig
 from aoq.mining.candidates import CandidateLists
@@ -32,15 +36,35 @@ class OfflineNegatives:
     valid: Bools  # whether both derived pairs, (i_off, t_off) and the partners, are negatives
 
 
+@cache
+def _normal_weights(length: int) -> npt.NDArray[np.float64]:
+    """How often each rank of a list is drawn from a normal around its middle.
+
+    Sigma is a sixth of the length, so the list ends three sigma from its middle. What lies beyond
+    is left out, not moved to the ends: the hardest candidate would get sixteen times its share
+    of a list of 300.
+    """
+    below = [NormalDist().cdf(edge) for edge in np.linspace(-3, 3, length + 1)]
+    weights = np.diff(below)
+    return np.asarray(weights / weights.sum())
+
+
 class OfflineSampler:
-    """Draws from the first `depth` candidates of every list."""
+    """Draws from the first `depth` candidates of every list, in one process of a run."""
 
     def __init__(
-        self, lists: CandidateLists, positives: Positives, *, config: SamplingConfig, seed: int
+        self,
+        lists: CandidateLists,
+        positives: Positives,
+        *,
+        config: SamplingConfig,
+        seed: int,
+        process_rank: int = 0,
     ) -> None:
         self.positives = positives
         self.config = config
         self.seed = seed
+        self.process_rank = process_rank
         self._texts = lists.i2t[:, : config.depth_texts]
         self._images = lists.t2i[:, : config.depth_images]
         if lists.depth_texts < config.depth_texts or lists.depth_images < config.depth_images:
@@ -52,7 +76,7 @@ class OfflineSampler:
 
     def draw(self, image_ids: Ids, text_ids: Ids, *, epoch: int, step: int) -> OfflineNegatives:
         """The offline negatives of the pairs of one step."""
-        random = generator(self.seed, epoch=epoch, step=step)
+        random = generator(self.seed, epoch=epoch, step=step, process_rank=self.process_rank)
         texts, images = self._draw(image_ids, text_ids, random)
         if self.config.redraw:
             for _ in range(self.config.tries):
@@ -71,21 +95,28 @@ class OfflineSampler:
         return OfflineNegatives(images, texts, partner_images, partner_texts, valid)
 
     def _draw(self, image_ids: Ids, text_ids: Ids, random: np.random.Generator) -> tuple[Ids, Ids]:
-        """One text and one image for each pair, uniform over the lists."""
+        """One text and one image for each pair."""
         n_texts, n_images = self._texts.shape[1], self._images.shape[1]
-        text_ranks = random.integers(n_texts, size=len(image_ids))
+        text_ranks = self._draw_ranks(n_texts, len(image_ids), random)
         if self.config.ranks == "coupled":
             image_ranks = np.minimum(text_ranks // _TEXTS_PER_IMAGE, n_images - 1)
         else:
-            image_ranks = random.integers(n_images, size=len(image_ids))
+            image_ranks = self._draw_ranks(n_images, len(image_ids), random)
         texts = self._texts[image_ids, text_ranks].astype(np.int64)
         images = self._images[text_ids, image_ranks].astype(np.int64)
         return texts, images
 
+    def _draw_ranks(self, length: int, size: int, random: np.random.Generator) -> Ids:
+        """Places in lists of one length."""
+        if self.config.draws == "normal":
+            return random.choice(length, size=size, p=_normal_weights(length))
+        return random.integers(length, size=size)
+
     def _search(self, image_id: int, text_id: int, random: np.random.Generator) -> tuple[int, int]:
         """Uniform over the combinations that do not belong together; the hardest if none is left.
 
-        In that last case the derived pairs of this pair are marked as not valid.
+        `draws` and `ranks` do not count here. Where none is left, the derived pairs of this pair
+        are marked as not valid.
         """
         texts, images = self._texts[image_id], self._images[text_id]
         wrong = np.argwhere(~self.positives.contains(images[None, :], texts[:, None]))

@@ -149,6 +149,11 @@ class RunDirectory:
         return self.path / "candidates.safetensors"
 
     @property
+    def encodings(self) -> Path:
+        """What the model made of data sets; can be deleted, and is then computed again."""
+        return self.path / "encodings"
+
+    @property
     def report(self) -> Path:
         return self.path / "report.html"
 

@@ -51,9 +51,12 @@ class Positives:
     ) -> Positives:
         """Sort and deduplicate `pairs`; ids outside the data set are a mistake of the caller."""
         array = np.asarray(list(pairs) if not isinstance(pairs, np.ndarray) else pairs)
-        array = np.unique(array.reshape(-1, 2).astype(np.int64), axis=0)
+        array = array.reshape(-1, 2).astype(np.int64)
         if len(array) and (array.min() < 0 or (array.max(axis=0) >= (n_images, n_texts)).any()):
             raise ValueError(f"a pair lies outside {n_images} images x {n_texts} texts")
+        keys = np.sort(array[:, 0] * n_texts + array[:, 1])
+        keys = keys[np.diff(keys, prepend=-1) > 0]
+        array = np.stack([keys // max(n_texts, 1), keys % max(n_texts, 1)], axis=1)
         return cls(pairs=array, n_images=n_images, n_texts=n_texts)
 
     @cached_property
@@ -92,6 +95,15 @@ class Positives:
             return np.zeros(keys.shape, dtype=bool)
         found = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
         return np.asarray(self._keys[found] == keys)
+
+    def of_images(self, image_ids: Ids) -> Positives:
+        """The same relation for some images only, numbered in this order."""
+        starts, counts = self.starts[image_ids], self.texts_per_image()[image_ids]
+        first = np.cumsum(counts) - counts
+        places = np.arange(counts.sum()) + np.repeat(starts - first, counts)
+        images = np.repeat(np.arange(len(image_ids)), counts)
+        pairs = np.stack([images, self.pairs[places, 1]], axis=1)
+        return Positives(pairs, n_images=len(image_ids), n_texts=self.n_texts)
 
     def within(self, images: slice, texts: slice) -> tuple[Ids, Ids]:
         """The pairs inside a block of the score matrix, as row and column of that block."""

@@ -140,7 +140,7 @@ def test_one_long_text_does_not_make_the_others_longer():
 @pytest.mark.parametrize("memory", ["1MiB", "129MiB"])
 def test_a_budget_below_the_encodings_is_refused_with_what_is_needed(memory):
     images = Encoding(torch.zeros(3000, 256))
-    with pytest.raises(UserError, match=r"too small: the encodings .* allow at least 1GiB"):
+    with pytest.raises(UserError, match=r"too small: .* allow at least 1GiB"):
         block_size_within(memory, EncodedDataset(images, images))
 
 
@@ -156,6 +156,33 @@ def test_an_encoding_that_is_not_finite_is_named():
     model = small_model("vse", vocabulary=vocabulary_of(dataset))
     with pytest.raises(UserError, match=r"uneven \(train\), image 3: its encoding is not finite"):
         encode_dataset(model, collator_of(dataset))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_is_left_in_the_mode_it_was_in_even_if_encoding_fails(training):
+    dataset = uneven_dataset(images=5)
+    model = small_model("vse", vocabulary=vocabulary_of(dataset)).train(training)
+    encoded = encode_dataset(model, collator_of(dataset))
+    assert model.training == training
+    assert not encoded.texts[:].vectors.requires_grad
+    dataset.features[3] = np.inf
+    with pytest.raises(UserError, match="not finite"):
+        encode_dataset(model, collator_of(dataset))
+    assert model.training == training
+
+
+@settings(deadline=None)
+@given(st.permutations(range(7)), st.integers(1, 7))
+def test_rows_come_to_the_place_that_their_order_says(order, size):
+    lengths = [2, 1, 4, 3, 1, 5, 2]
+    words = padded_words(lengths)
+    parts = [words[torch.tensor(order[start : start + size])] for start in range(0, 7, size)]
+    packed = concatenate(list(parts), order=torch.tensor(order))
+    assert torch.equal(packed.vectors, words.vectors[words.mask])  # text after text
+    assert packed.lengths.tolist() == lengths
+    plain = [Encoding(part.vectors[:, 0]) for part in parts]
+    joined = concatenate(plain, order=torch.tensor(order))
+    assert torch.equal(joined.vectors, words.vectors[:, 0])
 
 
 def test_inner_products_keep_single_precision_in_mixed_precision():

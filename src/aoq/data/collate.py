@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ class Collator:
             np.asarray(vocabulary.encode(caption), dtype=np.int64) for caption in dataset.captions
         ]
 
-    @property
+    @cached_property
     def text_lengths(self) -> Ids:
         """Words of each text, `<start>` and `<end>` included. (M,)"""
         return np.array([len(words) for words in self._tokens], dtype=np.int64)

@@ -1,14 +1,19 @@
 """Candidate lists: for every image its hardest texts, for every text its hardest images.
 
-One safetensors file that knows where it comes from. A run refuses lists that were mined on
-another data set or that hold impossible ids, before a single step is trained on them.
+One safetensors file that knows where it comes from. Loading it answers whether this is the file
+that was written: all there, of the stated depths, not a byte changed. `require_fit` answers
+whether the lists can be lists of a data set, and holds for lists that never were in a file. A run
+asks both before a single step is trained.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +23,14 @@ from safetensors.numpy import save_file
 from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
 from aoq.storage import atomic_file
-from aoq.types import Positives
+from aoq.types import Bools, Positives
 
 Int32s = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 _ARRAYS = ("i2t", "i2t_scores", "t2i", "t2i_scores")
-_ROWS_AT_ONCE = 4096  # lists that are looked at together: published ones are 2,000 deep
+_STATED = ("provenance", "depth_texts", "depth_images", "sha256")
+_ROWS_AT_ONCE = 1024  # lists that are looked at together: published ones are 2,000 deep
+_REMEDY = "the lists are damaged or of another data set; copy them again or mine with `aoq mine`."
 
 
 @dataclass(frozen=True)
@@ -34,8 +41,12 @@ class Provenance:
     "SHA-256 of the teacher's weights, of an ensemble joined by +; or unknown."
     data: str
     "Fingerprint of the data set."
-    filters: tuple[str, ...] = ()
-    "Rules that dropped candidates."
+    rules: tuple[str, ...] = ()
+    "Rules against false negatives that dropped candidates, in the order they were applied."
+    proposals: str = ""
+    "Of re-ranked lists: the teacher that proposed the candidates."
+    precision: str = "float32"
+    "Of the scores."
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,43 +67,99 @@ class CandidateLists:
     def depth_images(self) -> int:
         return int(self.t2i.shape[1])
 
+    def cut(self, depth: int | None) -> CandidateLists:
+        """The same lists, no deeper than this."""
+        return replace(
+            self,
+            i2t=self.i2t[:, :depth],
+            i2t_scores=self.i2t_scores[:, :depth],
+            t2i=self.t2i[:, :depth],
+            t2i_scores=self.t2i_scores[:, :depth],
+        )
+
     def save(self, path: Path) -> None:
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
+        provenance = json.dumps(asdict(self.provenance))
+        metadata = {
+            "provenance": provenance,
+            "depth_texts": str(self.depth_texts),
+            "depth_images": str(self.depth_images),
+            "sha256": _content_hash(arrays, provenance),
+        }
         with atomic_file(path) as temporary:
-            metadata = {"provenance": json.dumps(asdict(self.provenance))}
             save_file(arrays, temporary, metadata=metadata)
 
     @classmethod
     def load(cls, path: Path) -> CandidateLists:
+        """The lists of a file, if it is whole and unchanged."""
         if not path.is_file():
             raise UserError(f"{path} does not exist; write candidate lists with `aoq mine`.")
         try:
             with safe_open(path, framework="np") as file:
+                present, stated = set(file.keys()), file.metadata() or {}
+                missing = [name for name in _ARRAYS if name not in present]
+                missing += [name for name in _STATED if name not in stated]
+                if missing:
+                    raise UserError(
+                        f"{path} holds no candidate lists: it lacks {', '.join(missing)}; name a "
+                        "file that `aoq mine` wrote."
+                    )
                 arrays = {name: file.get_tensor(name) for name in _ARRAYS}
-                stored = json.loads(file.metadata()["provenance"])
-            provenance = Provenance(
-                teacher=stored["teacher"], data=stored["data"], filters=tuple(stored["filters"])
-            )
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except SafetensorError as error:
             raise UserError(
-                f"{path} holds no candidate lists ({error}); write them anew with `aoq mine`."
+                f"{path} is no safetensors file, or it was cut short at "
+                f"{path.stat().st_size:,} bytes ({error}); copy it again or write it with "
+                "`aoq mine`."
             ) from None
-        return cls(**arrays, provenance=provenance)
+        lists = cls(**arrays, provenance=_read_provenance(stated["provenance"], source=path))
+        if _content_hash(arrays, stated["provenance"]) != stated["sha256"]:
+            raise UserError(
+                f"{path} is damaged: its content does not have the SHA-256 that it states; copy "
+                "it again or write it with `aoq mine`."
+            )
+        lists._check_form(source=path)
+        depths = {"depth_texts": lists.depth_texts, "depth_images": lists.depth_images}
+        for name, depth in depths.items():
+            if stated[name] != str(depth):
+                raise UserError(
+                    f"{path} states {name} {stated[name]} and holds {depth} a list; write it "
+                    "anew with `aoq mine`."
+                )
+        return lists
 
     def require_fit(self, dataset: PairDataset, *, source: Path | str) -> CandidateLists:
         """These lists, if they were mined on `dataset` and are sound."""
         if self.provenance.data != dataset.fingerprint:
             raise UserError(
                 f"{source} was mined on another data set than {dataset.name} ({dataset.split}); "
-                "mine again with `aoq mine` on the data set of this run."
+                "name the one it was mined on, or mine this one with `aoq mine`."
             )
+        self._check_form(source=source)
         check_lists(self.i2t, dataset.positives, source=f"{source} (i2t)")
         check_lists(self.t2i, dataset.positives.swapped, source=f"{source} (t2i)")
+        _check_scores(self.i2t_scores, source=f"{source} (i2t)")
+        _check_scores(self.t2i_scores, source=f"{source} (t2i)")
         return self
+
+    def _check_form(self, *, source: Path | str) -> None:
+        """Refuse arrays whose dtype or shape no lists have."""
+        for side in ("i2t", "t2i"):
+            ids, scores = getattr(self, side), getattr(self, f"{side}_scores")
+            if ids.dtype != np.int32 or ids.ndim != 2 or not ids.shape[1]:
+                raise UserError(
+                    f"{source} ({side}): ids are {ids.dtype} {ids.shape}; expected int32, one row "
+                    "an anchor and at least one candidate a row; write the lists anew with "
+                    "`aoq mine`."
+                )
+            if scores.dtype != np.float32 or scores.shape != ids.shape:
+                raise UserError(
+                    f"{source} ({side}): scores are {scores.dtype} {scores.shape}; expected "
+                    f"float32 {ids.shape}, one for each id; write the lists anew with `aoq mine`."
+                )
 
 
 def check_lists(lists: Int32s, positives: Positives, *, source: str) -> None:
-    """Refuse lists of the wrong shape, with ids out of range or with positives inside.
+    """Refuse lists of the wrong shape, with impossible or repeated ids or with positives inside.
 
     Seen from the anchors: `positives` relates anchors (its images) to candidates (its texts).
     """
@@ -102,36 +169,109 @@ def check_lists(lists: Int32s, positives: Positives, *, source: str) -> None:
         row, column = place
         raise UserError(
             f"{source}: row {row}, rank {column} holds {lists[row, column]}, which belongs to the "
-            "anchor; a list may hold negatives only."
+            f"anchor; a list may hold negatives only: {_REMEDY}"
         )
 
 
 def check_ids(lists: Int32s, positives: Positives, *, source: str) -> None:
-    """Refuse lists of the wrong shape or with ids out of range."""
+    """Refuse lists of the wrong shape, with ids out of range or with one id twice in a list."""
     anchors, candidates = positives.n_images, positives.n_texts
     if lists.dtype != np.int32 or lists.ndim != 2 or len(lists) != anchors:
         raise UserError(
             f"{source}: lists are {lists.dtype} {lists.shape}; "
-            f"expected int32 with one row for each of {anchors} anchors."
+            f"expected int32 with one row for each of {anchors} anchors: {_REMEDY}"
         )
-    for start in range(0, anchors, _ROWS_AT_ONCE):
-        block = lists[start : start + _ROWS_AT_ONCE]
+    for start, block in _blocks(lists):
         outside = (block < 0) | (block >= candidates)
         if outside.any():
-            row, column = np.argwhere(outside)[0]
+            row, column = _first(outside)
             raise UserError(
                 f"{source}: row {start + row}, rank {column} holds id {block[row, column]}; "
-                f"expected 0 to {candidates - 1}."
+                f"expected 0 to {candidates - 1}: {_REMEDY}"
+            )
+        ordered = np.sort(block, axis=1)
+        repeats = ordered[:, 1:] == ordered[:, :-1]
+        if repeats.any():
+            row, column = _first(repeats)
+            raise UserError(
+                f"{source}: row {start + row} holds {ordered[row, column]} twice; expected every "
+                f"candidate once: {_REMEDY}"
             )
 
 
 def first_positive(lists: Int32s, positives: Positives) -> tuple[int, int] | None:
-    """Row and rank of the positive that ranks first in any list, if one is there."""
+    """Row and rank of the positive that ranks first in any list, if one is there.
+
+    Ids must be in range. Pairs are few and candidates many: the pairs are looked up in the lists.
+    """
     found: tuple[int, int] | None = None
-    for start in range(0, len(lists), _ROWS_AT_ONCE):
-        block = lists[start : start + _ROWS_AT_ONCE]
-        anchors = np.arange(start, start + len(block))[:, None]
-        columns, rows = np.nonzero(positives.contains(anchors, block).T)
-        if len(columns) and (found is None or columns[0] < found[1]):
-            found = start + int(rows[0]), int(columns[0])
+    for start, block in _blocks(lists):
+        rows, candidates = positives.within(
+            slice(start, start + len(block)), slice(0, positives.n_texts)
+        )
+        offsets = np.arange(len(block))[:, None] * positives.n_texts
+        keys = (np.sort(block, axis=1) + offsets).ravel()  # in rising order: a row is a range
+        wanted = rows * positives.n_texts + candidates
+        inside = keys[np.searchsorted(keys, wanted).clip(max=len(keys) - 1)] == wanted
+        for row, candidate in zip(rows[inside], candidates[inside], strict=True):
+            rank = int(np.argmax(block[row] == candidate))
+            if found is None or rank < found[1]:
+                found = start + int(row), rank
     return found
+
+
+def _check_scores(scores: Floats, *, source: str) -> None:
+    """Refuse scores that rise along a list or are no numbers; lists without scores have NaN."""
+    without = bool(np.isnan(scores[0, 0])) if scores.size else False
+    for start, block in _blocks(scores):
+        wrong = ~np.isnan(block) if without else ~np.isfinite(block)
+        if wrong.any():
+            row, column = _first(wrong)
+            expected = "NaN as everywhere else" if without else "a finite number"
+            raise UserError(
+                f"{source}: row {start + row}, rank {column} has the score {block[row, column]}; "
+                f"expected {expected}: {_REMEDY}"
+            )
+        rising = block[:, 1:] > block[:, :-1]
+        if rising.any():
+            row, column = _first(rising)
+            raise UserError(
+                f"{source}: row {start + row}, rank {column + 1} has a higher score than the rank "
+                f"before it; expected the hardest first: {_REMEDY}"
+            )
+
+
+def _blocks(lists: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """Some rows at a time, with the number of the first: memory does not grow with the lists."""
+    for start in range(0, len(lists), _ROWS_AT_ONCE):
+        yield start, lists[start : start + _ROWS_AT_ONCE]
+
+
+def _first(true: Bools) -> tuple[int, int]:
+    row, column = np.argwhere(true)[0]
+    return int(row), int(column)
+
+
+def _read_provenance(text: str, *, source: Path) -> Provenance:
+    try:
+        stored = json.loads(text)
+        if not isinstance(stored["rules"], list):
+            raise TypeError("its rules are no list")
+        provenance = Provenance(**{**stored, "rules": tuple(stored["rules"])})
+        words = [value for name, value in stored.items() if name != "rules"]
+        if not all(isinstance(word, str) for word in (*words, *provenance.rules)):
+            raise TypeError("not all of it is text")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{source} does not say where its lists come from: its provenance is {text[:80]!r} "
+            f"({error}); write them anew with `aoq mine`."
+        ) from None
+    return provenance
+
+
+def _content_hash(arrays: Mapping[str, npt.NDArray[Any]], provenance: str) -> str:
+    """SHA-256 of all that a file says but its depths, which the arrays show."""
+    digest = hashlib.sha256(provenance.encode())
+    for name in _ARRAYS:
+        digest.update(arrays[name].data)
+    return digest.hexdigest()

@@ -1,5 +1,6 @@
 """The candidate lists of the published program: two .npy files of ids, hardest first.
 
+`i2t_<data>.npy` holds int32 text ids, one row an image, `t2i_<data>.npy` image ids, one row a text.
 They say neither which model ranked them nor on which data, and hold no scores: what can be checked
 against the data set is checked, the rest is left open (an unknown teacher, scores of NaN). A list
 deeper than there are negatives ends with positives in that program; such ends are cut off.
@@ -15,6 +16,7 @@ from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Int32s, Provenance, check_ids, first_positive
 from aoq.progress import warn
+from aoq.storage import atomic_file
 from aoq.types import Positives
 
 UNKNOWN_TEACHER = "unknown"
@@ -33,10 +35,20 @@ def read_published_lists(i2t: Path, t2i: Path, dataset: PairDataset) -> Candidat
     )
 
 
+def write_published_lists(lists: CandidateLists, i2t: Path, t2i: Path) -> None:
+    """Write both files as the published program reads them: ids only, without their scores."""
+    with atomic_file(i2t) as texts, atomic_file(t2i) as images:
+        for path, ids in ((texts, lists.i2t), (images, lists.t2i)):
+            with path.open("wb") as file:  # given a path, NumPy adds an ending to its name
+                np.save(file, ids)
+
+
 def _read_lists(path: Path, positives: Positives, *, what: str) -> Int32s:
     """One file, cut where positives begin; seen from the anchors, as in `check_lists`."""
     lists = _map_array(path)
     check_ids(lists, positives, source=str(path))
+    if not lists.shape[1]:
+        raise UserError(f"{path} holds empty lists; expected at least one of the {what} a row.")
     place = first_positive(lists, positives)
     if place is not None:
         row, depth = place
@@ -52,8 +64,6 @@ def _read_lists(path: Path, positives: Positives, *, what: str) -> Int32s:
             "more negatives, and positives follow."
         )
         lists = lists[:, :depth]
-    if not lists.shape[1]:
-        raise UserError(f"{path} holds empty lists; expected at least one of the {what} a row.")
     return lists
 
 

@@ -36,9 +36,9 @@ class Block:
     scores: Tensor
 
 
-def ranges(total: int, size: int) -> list[slice]:
-    """0..total in consecutive pieces of at most `size`."""
-    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+def ranges(stop: int, size: int, *, start: int = 0) -> list[slice]:
+    """start..stop in consecutive pieces of at most `size`."""
+    return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 
 def score_blocks(
@@ -59,19 +59,22 @@ def score_blocks(
                 update()
 
 
-def block_size_within(memory: str | None, encoded: EncodedDataset[E]) -> int:
+def block_size_within(
+    memory: str | None, encoded: EncodedDataset[E], *, beside: int = 0, blocks: int = 1
+) -> int:
     """The largest block that fits a budget (such as "2GiB") together with the encodings.
 
     A block of b x b holds b^2 scores and, taken out of the encodings, b images and b texts.
+    `beside` is what else has to fit, in bytes, `blocks` how many blocks are held at a time.
     """
     if memory is None:
         return BLOCK_SIZE
-    held = encoded.images.nbytes + encoded.texts.nbytes + _WORKSPACE
-    left = parse_memory(memory) - held
+    held = encoded.images.nbytes + encoded.texts.nbytes + beside + blocks * _WORKSPACE
+    left = (parse_memory(memory) - held) / blocks
     taken_out = encoded.images.row_nbytes + 2 * encoded.texts.row_nbytes  # texts, and by length
     if left < taken_out + _BYTES_A_SCORE:
         raise UserError(
-            f"a memory of {memory} is too small: the encodings and the work on them take "
+            f"a memory of {memory} is too small: what has to be held and the work on it take "
             f"{held / 2**30:.2f} GiB; allow at least {math.ceil(held / 2**30 + 0.5)}GiB."
         )
     root = math.sqrt(taken_out**2 + 4 * _BYTES_A_SCORE * left)

@@ -2,13 +2,17 @@
 
 Word encodings of a whole data set are kept without padding, because one long caption would make
 every other one as long; rows are padded when they are taken out, to the longest among them.
+
+Here everything stays in memory; `aoq.scoring.stored` keeps what does not fit there on disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from functools import cached_property, partial
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +26,7 @@ from aoq.types import Encoding, Ids
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
+Kind = Literal["images", "texts"]
 
 
 class Rows(Sized, Protocol[E_co]):
@@ -31,7 +36,7 @@ class Rows(Sized, Protocol[E_co]):
 
     @property
     def nbytes(self) -> int:
-        """Memory of all of them."""
+        """Memory that all of them take while none is taken out."""
         ...
 
     @property
@@ -54,18 +59,20 @@ class PackedEncoding:
     """Vectors of the words of many texts, one after the other; text i has `lengths[i]` of them."""
 
     vectors: Tensor  # (words of all texts, D)
-    starts: Tensor  # (M,)
     lengths: Tensor  # (M,)
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Where the words of each text begin. (M,)"""
+        return self.lengths.cumsum(dim=0) - self.lengths
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, rows: slice | Tensor) -> Encoding:
-        starts, lengths = self.starts[rows], self.lengths[rows]
-        positions = torch.arange(int(lengths.max()), device=lengths.device)
-        mask = positions < lengths[:, None]
-        places = (starts[:, None] + positions).masked_fill(~mask, 0)
-        return Encoding(self.vectors[places].masked_fill_(~mask[..., None], 0.0), mask)
+        places, mask = word_places(self.starts[rows], self.lengths[rows])
+        vectors = self.vectors[places.masked_fill(~mask, 0)]
+        return Encoding(vectors.masked_fill_(~mask[..., None], 0.0), mask)
 
     @property
     def nbytes(self) -> int:
@@ -76,62 +83,94 @@ class PackedEncoding:
         return int(self.lengths.max()) * self.vectors[0].nbytes
 
 
+def word_places(starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the words of some texts are among all words, and which of the places count. (B, T)"""
+    positions = torch.arange(int(lengths.max()), device=lengths.device)
+    return starts[:, None] + positions, positions < lengths[:, None]
+
+
 def encode_dataset(
     model: TrainableModel, collator: Collator, *, batch_size: int = 128, description: str = "encode"
 ) -> EncodedDataset[Encoding]:
-    """Encode every image and text once, in evaluation mode; texts of similar length together."""
-    n_images, n_texts = len(collator.dataset), collator.dataset.n_texts
-    by_length = np.argsort(collator.text_lengths, kind="stable")
-    images, texts = [], []
+    """Encode every image and text once, in evaluation mode."""
+    images, texts = slice(0, len(collator.dataset)), slice(0, collator.dataset.n_texts)
+    total = images.stop + texts.stop
+    with evaluation_mode(model), progress_bar(description, total=total, unit="items") as update:
+        encode = partial(encode_range, model, collator, batch_size=batch_size, update=update)
+        return EncodedDataset(
+            images=encode("images", images), texts=encode("texts", texts), device=collator.device
+        )
+
+
+@contextmanager
+def evaluation_mode(model: TrainableModel) -> Iterator[None]:
+    """A model as it is used: without dropout and gradients; afterwards it is as it was."""
     was_training = model.training
     model.eval()
-    with (
-        torch.no_grad(),
-        progress_bar(description, total=n_images + n_texts, unit="items") as update,
-    ):
-        for start in range(0, n_images, batch_size):
-            ids = np.arange(start, min(start + batch_size, n_images))
-            images.append(model.encode_images(collator.regions(ids)).without_context())
-            update(advance=len(ids))
-        for start in range(0, n_texts, batch_size):
-            ids = by_length[start : start + batch_size]
-            texts.append(model.encode_texts(collator.texts(ids)).without_context())
-            update(advance=len(ids))
-    model.train(was_training)
-    source = f"{collator.dataset.name} ({collator.dataset.split})"
-    _require_finite(images, np.arange(n_images), what=f"{source}, image")
-    _require_finite(texts, by_length, what=f"{source}, caption")
-    return EncodedDataset(
-        images=concatenate(images),
-        texts=concatenate(texts, order=torch.from_numpy(by_length)),
-        device=collator.device,
-    )
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
 
 
-def concatenate(parts: list[Encoding], *, order: Tensor | None = None) -> Rows[Encoding]:
-    """All parts as one; `order` says which id each row has, if not its place.
+def encode_range(
+    model: TrainableModel,
+    collator: Collator,
+    kind: Kind,
+    ids: slice,
+    *,
+    batch_size: int,
+    update: Callable[..., None],
+) -> Encoding | PackedEncoding:
+    """Consecutive images or texts, encoded; texts of similar length go together.
+
+    `update` is told of every batch, as the bars of `aoq.progress` expect it.
+    """
+    order = np.arange(ids.start, ids.stop)
+    if kind == "texts":
+        order = order[np.argsort(collator.text_lengths[ids], kind="stable")]
+    parts = []
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        if kind == "images":
+            part = model.encode_images(collator.regions(batch))
+        else:
+            part = model.encode_texts(collator.texts(batch))
+        parts.append(part.without_context())
+        update(advance=len(batch))
+    dataset, noun = collator.dataset, "image" if kind == "images" else "caption"
+    _require_finite(parts, order, what=f"{dataset.name} ({dataset.split}), {noun}")
+    return concatenate(parts, order=torch.from_numpy(order - ids.start))
+
+
+def concatenate(parts: list[Encoding], *, order: Tensor | None = None) -> Encoding | PackedEncoding:
+    """All parts as one; `order` says which place each row gets, if not its own.
 
     The list is emptied on the way, so that nothing is held twice.
     """
     order = torch.arange(sum(map(len, parts))) if order is None else order
-    masks = [part.mask for part in parts if part.mask is not None]
     vectors = parts[0].vectors
+    masks = [part.mask for part in parts if part.mask is not None]
+    whole: Encoding | PackedEncoding
     if not masks:
-        whole, places = vectors.new_empty(len(order), *vectors.shape[1:]), order
+        whole = Encoding(vectors.new_empty(len(order), *vectors.shape[1:]))
     else:
-        lengths = torch.cat([mask.sum(dim=1) for mask in masks])
-        n_words = int(lengths.sum())
-        whole, places = vectors.new_empty(n_words, vectors.shape[2]), torch.arange(n_words)
+        unordered = torch.cat([mask.sum(dim=1) for mask in masks])
+        lengths = torch.empty_like(unordered)
+        lengths[order] = unordered
+        whole = PackedEncoding(vectors.new_empty(int(lengths.sum()), vectors.shape[2]), lengths)
     start = 0
     while parts:
         part = parts.pop(0)
-        rows = part.vectors if part.mask is None else part.vectors[part.mask]
-        whole[places[start : start + len(rows)]] = rows
-        start += len(rows)
-    if not masks:
-        return Encoding(whole)
-    starts, by_id = lengths.cumsum(dim=0) - lengths, order.argsort()
-    return PackedEncoding(whole, starts[by_id], lengths[by_id])
+        rows = order[start : start + len(part)]
+        if isinstance(whole, Encoding):
+            whole.vectors[rows] = part.vectors
+        else:
+            places, mask = word_places(whole.starts[rows], whole.lengths[rows])
+            whole.vectors[places[mask]] = part.vectors[part.mask]
+        start += len(part)
+    return whole
 
 
 def _require_finite(parts: list[Encoding], ids: Ids, *, what: str) -> None:

@@ -15,15 +15,24 @@ from aoq.errors import UserError
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import evaluate_encoded
 from aoq.mining.candidates import CandidateLists, Provenance
-from aoq.mining.offline import mine
+from aoq.mining.offline import mine_together
+from aoq.processes import ALONE, Processes
 from aoq.progress import EventLog, say
 from aoq.recipes import load_recipe
 from aoq.scoring.encoded import EncodedDataset, encode_dataset
 from aoq.scoring.ensemble import Ensemble
-from aoq.scoring.protocol import Scorer
-from aoq.storage import RunDirectory, append_json_line, hash_file, read_json_lines
+from aoq.scoring.protocol import Scorer, TrainableModel
+from aoq.scoring.stored import encode_to_disk, encodings_folder, open_stored
+from aoq.storage import (
+    RunDirectory,
+    append_json_line,
+    hash_file,
+    read_json_lines,
+    remove_leftovers,
+)
 from aoq.training.checkpoint import load_run
 from aoq.training.inputs import default_device
+from aoq.types import Encoding
 
 
 @dataclass(frozen=True)
@@ -53,19 +62,57 @@ class ScoredSplit:
         )
 
 
-def open_splits(runs: Sequence[Path], *, split: str, data: Path | None = None) -> list[ScoredSplit]:
-    """Encode a split with each of `runs`; the data set is that of the first unless one is named."""
+def open_splits(
+    runs: Sequence[Path],
+    *,
+    split: str,
+    data: Path | None = None,
+    on_disk: Processes | None = None,
+) -> list[ScoredSplit]:
+    """Encode a split with each of `runs`; the data set is that of the first unless one is named.
+
+    Encodings are held in memory, or kept in the runs' folders by the processes `on_disk`.
+    """
     dataset = open_dataset(data or _own_data(runs[0]), split)
     parts = []
     for run in runs:
         trained = load_run(run, device=default_device())
         trained.require_width(dataset.features.shape[2], source=dataset.name)
         collator = Collator(dataset, trained.vocabulary, device=default_device())
-        encoded = encode_dataset(
-            trained.model, collator, description=f"encode {split} with {run.name}"
-        )
+        description = f"encode {split} with {run.name}"
+        if on_disk is None:
+            encoded = encode_dataset(trained.model, collator, description=description)
+        else:
+            encoded = _encode_on_disk(run, trained.model, collator, on_disk, description)
         parts.append(ScoredSplit((run,), dataset, trained.model, encoded))
     return parts
+
+
+def _encode_on_disk(
+    run: Path,
+    model: TrainableModel,
+    collator: Collator,
+    processes: Processes,
+    description: str,
+) -> EncodedDataset[Encoding]:
+    """Encode with all processes, or find what was encoded before."""
+    directory, dataset = RunDirectory(run), collator.dataset
+    folder = encodings_folder(
+        directory.encodings, model_hash=hash_file(directory.model), data=dataset.fingerprint
+    )
+    if processes.is_first:
+        remove_leftovers(folder)
+    processes.barrier()
+    encode_to_disk(
+        model,
+        collator,
+        folder,
+        rank=processes.rank,
+        world_size=processes.size,
+        description=description,
+    )
+    processes.barrier()
+    return open_stored(folder, len(dataset), dataset.n_texts, device=collator.device)
 
 
 def _own_data(run: Path) -> Path:
@@ -82,29 +129,42 @@ def mine_run(
     *,
     data: Path | None = None,
     config: MiningConfig | None = None,
-) -> CandidateLists:
-    """Rank the training set with a trained model, or with several as one, and store the lists."""
+    processes: Processes = ALONE,
+) -> CandidateLists | None:
+    """Rank the training set with a trained model, or with several as one, and store the lists.
+
+    Several processes call this together; the first one returns the lists. Killed, it goes on
+    where it was.
+    """
     runs = [runs] if isinstance(runs, Path) else runs
     first = RunDirectory(runs[0]).require_trained()
     started = time.monotonic()
-    teacher = ScoredSplit.together(open_splits(runs, split="train", data=data))
-    lists = mine(
+    teacher = ScoredSplit.together(open_splits(runs, split="train", data=data, on_disk=processes))
+    saved = out.with_name(f".{out.name}.{processes.rank}-of-{processes.size}.saved")
+    mined = mine_together(
         teacher.scorer,
         teacher.encoded,
         teacher.dataset.positives,
         config=config or load_recipe(first.config).mining,
         provenance=Provenance(teacher=teacher.model_hash, data=teacher.dataset.fingerprint),
+        captions=teacher.dataset.captions,
+        processes=processes,
+        saved=saved,
     )
-    lists.save(out)
-    seconds = time.monotonic() - started
-    EventLog(first.events).write(
-        "mined", seconds=round(seconds, 2), i2t=lists.i2t.shape, t2i=lists.t2i.shape
-    )
-    say(
-        f"mined {lists.depth_texts} texts for each of {len(lists.i2t):,} images and "
-        f"{lists.depth_images} images for each of {len(lists.t2i):,} texts in {seconds:.1f} s"
-    )
-    return lists
+    if mined is not None:
+        mined.lists.save(out)
+        seconds = time.monotonic() - started
+        i2t, t2i = mined.lists.i2t, mined.lists.t2i
+        EventLog(first.events).write(
+            "mined", seconds=round(seconds, 2), i2t=i2t.shape, t2i=t2i.shape
+        )
+        say(
+            f"mined {i2t.shape[1]} texts for each of {len(i2t):,} images and {t2i.shape[1]} "
+            f"images for each of {len(t2i):,} texts in {seconds:.1f} s"
+        )
+    processes.barrier()  # the lists are there: what was saved on the way is of no use any more
+    saved.unlink(missing_ok=True)
+    return None if mined is None else mined.lists
 
 
 def evaluate_run(

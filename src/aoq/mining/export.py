@@ -1,0 +1,84 @@
+"""Candidate lists for other training tools: JSON lines, one for each anchor and positive of it.
+
+    {"anchor": "/data/7.jpg", "positive": "a dog", "negative_1": "a cat", "negative_2": "a fox",
+     "anchor_id": "7.jpg", "positive_id": "7.jpg#0", "negative_ids": ["8.jpg#2", "9.jpg#1"],
+     "negative_scores": [0.41, 0.38]}
+
+The columns in front are the n-tuples that sentence-transformers' losses read, in their order
+(`load_dataset("json", ...)`, then `select_columns` of them; a column of pictures becomes pictures
+with `cast_column(name, Image())`). A picture is the path of its file, or its id where the data set
+knows no file; scores are left out where the lists came without.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from aoq.data.dataset import PairDataset
+from aoq.errors import UserError
+from aoq.mining.candidates import CandidateLists
+from aoq.progress import track
+from aoq.storage import atomic_file
+
+Direction = Literal["i2t", "t2i"]
+
+
+def export_lists(
+    lists: CandidateLists,
+    dataset: PairDataset,
+    path: Path,
+    *,
+    direction: Direction,
+    depth: int | None = None,
+) -> int:
+    """Write the first `depth` of every list, or all of it; how many lines there are.
+
+    The lists must be of this data set (`require_fit`). One line is in memory at a time.
+    """
+    available = lists.depth_texts if direction == "i2t" else lists.depth_images
+    depth = available if depth is None else depth
+    if not 1 <= depth <= available:
+        raise UserError(f"the {direction} lists are {available} deep; expected 1 to {available}.")
+    total = len(dataset.positives.pairs)
+    lines = _lines(lists, dataset, direction=direction, depth=depth)
+    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for line in track(lines, f"export {direction}", total=total, unit="lines"):
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+    return total
+
+
+def _lines(
+    lists: CandidateLists, dataset: PairDataset, *, direction: Direction, depth: int
+) -> Iterator[dict[str, Any]]:
+    images = tuple(
+        image_id if picture is None else str(picture.absolute())
+        for image_id, picture in zip(dataset.image_ids, dataset.pictures, strict=True)
+    )
+    if direction == "i2t":
+        relation, ids, scores = dataset.positives, lists.i2t, lists.i2t_scores
+        anchors, anchor_ids = images, dataset.image_ids
+        candidates, candidate_ids = dataset.captions, dataset.caption_ids
+    else:
+        relation, ids, scores = dataset.positives.swapped, lists.t2i, lists.t2i_scores
+        anchors, anchor_ids = dataset.captions, dataset.caption_ids
+        candidates, candidate_ids = images, dataset.image_ids
+    scored = not np.isnan(scores[0, 0])
+    names = [f"negative_{rank}" for rank in range(1, depth + 1)]
+    for anchor, positive in relation.pairs:
+        negatives = ids[anchor, :depth].tolist()
+        line: dict[str, Any] = {
+            "anchor": anchors[anchor],
+            "positive": candidates[positive],
+            **{name: candidates[at] for name, at in zip(names, negatives, strict=True)},
+            "anchor_id": anchor_ids[anchor],
+            "positive_id": candidate_ids[positive],
+            "negative_ids": [candidate_ids[at] for at in negatives],
+        }
+        if scored:
+            line["negative_scores"] = scores[anchor, :depth].tolist()
+        yield line

@@ -1,0 +1,132 @@
+"""Rules against false negatives: candidates that are hard because they are right.
+
+The paper leaves them in, so every rule is off unless asked for. Rules can be combined; they are
+applied in this order:
+
+    equal captions   a caption with the words of one of the image's own is struck out
+    score share      a candidate that scores above a share of the anchor's best positive
+    near captions    a caption that shares so much of its words with one of the image's own
+    skip first       the first so many that are left
+
+An anchor to whom the rules leave too few candidates keeps those that it would have without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from aoq.config import MiningConfig
+from aoq.mining.captions import NearCaptions, with_equal_captions
+from aoq.mining.toplists import Floats, Int32s
+from aoq.progress import progress_bar
+from aoq.scoring.blocks import ranges
+from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.protocol import Scorer
+from aoq.types import Bools, Ids, Positives
+
+E = TypeVar("E")
+Near = Callable[[Ids, Int32s], Bools]
+EQUAL_CAPTIONS = "equal captions"
+SCORE_SHARE = "score share"
+NEAR_CAPTIONS = "near captions"
+SKIP_FIRST = "skip first"
+_PAIRS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Rules:
+    """The rules of one mining, made ready for one data set and model."""
+
+    struck: Positives
+    "What is never a negative: the positives, and by rule those with equal captions."
+    ceilings_i2t: Floats | None = None
+    ceilings_t2i: Floats | None = None
+    "Scores above are dropped. (N,), (M,)"
+    near: NearCaptions | None = None
+    skip_first: int = 0
+    names: tuple[str, ...] = ()
+
+    @property
+    def near_texts(self) -> Near | None:
+        """For lists of images: whether a text nearly equals a caption of the image."""
+        return self.near.contains if self.near else None
+
+    @property
+    def near_images(self) -> Near | None:
+        """For lists of texts: whether a caption of the image nearly equals the text."""
+        near = self.near
+        return (lambda texts, images: near.contains(images, texts)) if near else None
+
+    @classmethod
+    def from_config(
+        cls,
+        config: MiningConfig,
+        scorer: Scorer[E],
+        encoded: EncodedDataset[E],
+        positives: Positives,
+        captions: Sequence[str] | None,
+    ) -> Rules:
+        names = []
+        struck, near, ceilings = positives, None, None
+        if config.equal_captions:
+            struck = with_equal_captions(positives, _required(captions))
+            names.append(EQUAL_CAPTIONS)
+        if config.score_share is not None:
+            best = best_positive_scores(scorer, encoded, positives)
+            below = np.float32(1 - config.score_share)
+            ceilings = [np.subtract(scores, below * np.abs(scores)) for scores in best]
+            names.append(f"{SCORE_SHARE} {config.score_share}")
+        if config.near_captions is not None:
+            near = NearCaptions(positives, _required(captions), share=config.near_captions)
+            names.append(f"{NEAR_CAPTIONS} {config.near_captions}")
+        if config.skip_first:
+            names.append(f"{SKIP_FIRST} {config.skip_first}")
+        return cls(
+            struck=struck,
+            ceilings_i2t=ceilings[0] if ceilings else None,
+            ceilings_t2i=ceilings[1] if ceilings else None,
+            near=near,
+            skip_first=config.skip_first,
+            names=tuple(names),
+        )
+
+
+def _required(captions: Sequence[str] | None) -> Sequence[str]:
+    if captions is None:
+        raise ValueError("rules about captions need the captions")
+    return captions
+
+
+def best_positive_scores(
+    scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives
+) -> tuple[Floats, Floats]:
+    """The score of the closest positive of every image and of every text; infinite without one."""
+    scores = pair_scores(scorer, encoded, positives)
+    best = []
+    for column, count in ((0, positives.n_images), (1, positives.n_texts)):
+        highest = np.full(count, -np.inf, np.float32)
+        np.maximum.at(highest, positives.pairs[:, column], scores)
+        highest[np.isneginf(highest)] = np.inf
+        best.append(highest)
+    return best[0], best[1]
+
+
+def pair_scores(scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives) -> Floats:
+    """The score of every positive pair, in the order of `positives.pairs`."""
+    pairs = torch.from_numpy(positives.pairs)
+    parts = []
+    with (
+        torch.no_grad(),
+        progress_bar("score positives", total=len(pairs), unit="pairs") as update,
+    ):
+        for rows in ranges(len(pairs), _PAIRS_AT_ONCE):
+            images, texts = pairs[rows].T
+            scores = scorer.score_pairs(encoded.images[images], encoded.texts[texts])
+            parts.append(scores.float().cpu().numpy())
+            update(advance=len(images))
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)

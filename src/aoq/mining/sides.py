@@ -1,0 +1,83 @@
+"""The score matrix seen from one side: anchors in rows, candidates in columns.
+
+What is said once about anchors and candidates then holds for images with their texts and for
+texts with their images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+
+from aoq.mining.toplists import Floats, TopLists
+from aoq.scoring.blocks import ranges
+from aoq.scoring.encoded import EncodedDataset, Rows
+from aoq.scoring.protocol import Scorer
+from aoq.types import Ids, Positives
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, eq=False)
+class Side(Generic[E]):
+    """Anchors and candidates, and who belongs to whom: `positives` has anchors for images."""
+
+    scorer: Scorer[E]
+    anchors: Rows[E]
+    candidates: Rows[E]
+    positives: Positives
+    anchors_are_texts: bool
+
+    @classmethod
+    def of_images(
+        cls, scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives
+    ) -> Side[E]:
+        return cls(scorer, encoded.images, encoded.texts, positives, anchors_are_texts=False)
+
+    @classmethod
+    def of_texts(
+        cls, scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives
+    ) -> Side[E]:
+        return cls(scorer, encoded.texts, encoded.images, positives.swapped, anchors_are_texts=True)
+
+    def matrix(self, anchors: E, candidates: E) -> Floats:
+        """Scores of some anchors and candidates, taken out; the caller may write to them."""
+        with torch.no_grad():
+            scores = (
+                self.scorer.score_matrix(candidates, anchors).T
+                if self.anchors_are_texts
+                else self.scorer.score_matrix(anchors, candidates)
+            )
+        return np.ascontiguousarray(scores.float().cpu().numpy())
+
+    def scores(self, anchors: E, ids: slice, candidates: slice) -> Floats:
+        """Scores of some anchors, taken out, with their positives put out of the running."""
+        scores = self.matrix(anchors, self.candidates[candidates])
+        scores[self.positives.within(ids, candidates)] = -np.inf
+        return scores
+
+    def rank(
+        self,
+        anchor_ids: Ids,
+        *,
+        depth: int,
+        block_size: int,
+        candidates: slice | None = None,
+        ceilings: Floats | None = None,
+    ) -> TopLists:
+        """The lists of some anchors, in their order, with every candidate looked at."""
+        candidates = candidates or slice(0, self.positives.n_texts)
+        n_candidates = candidates.stop - candidates.start
+        lists = TopLists(len(anchor_ids), depth=depth, n_candidates=n_candidates)
+        lists.ceilings = ceilings
+        some = replace(self, positives=self.positives.of_images(anchor_ids))
+        for rows in ranges(len(anchor_ids), block_size):
+            anchors = self.anchors[torch.from_numpy(anchor_ids[rows])]
+            for block in ranges(candidates.stop, block_size, start=candidates.start):
+                scores = some.scores(anchors, rows, block)
+                idx, columns = np.nonzero(scores >= lists.floors[rows, None])
+                lists.offer(rows, idx, scores[idx, columns], columns + block.start)
+        return lists

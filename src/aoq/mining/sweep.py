@@ -1,0 +1,197 @@
+"""One pass over the score matrix that fills both kinds of list.
+
+The matrix is scored in blocks, a stripe of images at a time: a block's rows feed the images'
+lists, its columns the texts'. Blocks are dealt out to threads, because a core that scores a block
+by itself wastes less than cores that share every operation. What a block leaves behind follows
+from the order of the blocks, never from which thread was faster.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+
+from aoq.mining.sides import Side
+from aoq.mining.toplists import Floats, TopLists
+from aoq.progress import progress_bar
+from aoq.scoring.blocks import ranges
+from aoq.scoring.encoded import EncodedDataset, Rows
+from aoq.scoring.protocol import Scorer
+from aoq.types import Bools, Ids, Positives
+
+E = TypeVar("E")
+Hits = tuple[Ids, Floats, Ids]  # anchors, scores and candidates of a block, ordered by anchor
+_ROWS_AT_ONCE = 512  # rows of a block that are looked through together: they fit a core's cache
+_SAMPLE = 256  # candidates that tell where a list will end
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep(Generic[E]):
+    """What a pass reads and fills; `images` are those it is about, all or a process's share."""
+
+    scorer: Scorer[E]
+    encoded: EncodedDataset[E]
+    positives: Positives
+    images: slice
+    i2t: TopLists
+    t2i: TopLists
+    block_size: int
+
+    @property
+    def stripes(self) -> list[slice]:
+        return ranges(self.images.stop, self.block_size, start=self.images.start)
+
+    def run(self, *, first_stripe: int = 0, pause: Callable[[], bool]) -> Iterator[int]:
+        """Yields how many stripes are done when `pause` says so; nothing is under way then."""
+        stripes, texts = self.stripes, ranges(len(self.encoded.texts), self.block_size)
+        sample = _Sample.of_texts(self.encoded.texts, self.positives)
+        under_way: deque[_Task] = deque()
+        latest: dict[int, Future[Hits]] = {}
+        with (
+            progress_bar("mine", total=len(stripes) * len(texts), unit="blocks") as update,
+            worker_threads(self.encoded.device) as workers,
+        ):
+
+            def collect(*, leave: int) -> None:
+                while len(under_way) > leave:
+                    self._collect(under_way.popleft())
+                    update()
+
+            update(advance=first_stripe * len(texts))
+            for number, stripe in enumerate(stripes[first_stripe:], first_stripe + 1):
+                images, rows = self.encoded.images[stripe], self._rows(stripe)
+                self.i2t.guess_floors(rows, sample.scores(self._side, images, stripe))
+                for block in texts:
+                    before = latest.get(block.start)
+                    hits = workers.pool.submit(self._score, images, stripe, block, before)
+                    latest[block.start] = hits
+                    under_way.append(_Task(rows, block, hits))
+                    collect(leave=2 * workers.count)
+                if pause():
+                    collect(leave=0)
+                    yield number
+            collect(leave=0)
+
+    @property
+    def _side(self) -> Side[E]:
+        return Side.of_images(self.scorer, self.encoded, self.positives)
+
+    def _rows(self, stripe: slice) -> slice:
+        """Where the images of a stripe are among `images`."""
+        return slice(stripe.start - self.images.start, stripe.stop - self.images.start)
+
+    def _score(self, images: E, stripe: slice, texts: slice, before: Future[Hits] | None) -> Hits:
+        """Feed the lists of `texts` with a block; return the hits for those of the images."""
+        if before is not None:
+            before.result()  # the same texts with the stripe above come first
+        scores = self._side.scores(images, stripe, texts)
+        if stripe.start == self.images.start:
+            rows = _evenly_spread(len(scores), _SAMPLE)
+            self.t2i.guess_floors(texts, np.ascontiguousarray(scores[rows].T))
+        hits = [
+            self._look_through(scores[rows], stripe, rows, texts)
+            for rows in ranges(len(scores), _ROWS_AT_ONCE)
+        ]
+        idx, values, ids = (np.concatenate(parts) for parts in zip(*hits, strict=True))
+        return idx, values, ids
+
+    def _look_through(self, scores: Floats, stripe: slice, rows: slice, texts: slice) -> Hits:
+        """The same for some rows of the block."""
+        first = stripe.start + rows.start
+        floors = self.i2t.floors[self._rows(stripe)][rows]
+        for_images, for_texts = scores >= floors[:, None], scores >= self.t2i.floors[texts]
+        places = sparse_places(for_images | for_texts)
+        row = places // scores.shape[1]
+        column = places - row * scores.shape[1]
+        values = scores.reshape(-1).take(places)
+
+        here = np.flatnonzero(for_texts.reshape(-1).take(places))
+        columns = column.take(here).astype(np.min_scalar_type(scores.shape[1]))
+        here = here.take(np.argsort(columns, kind="stable"))
+        self.t2i.offer(texts, column.take(here), values.take(here), row.take(here) + first)
+        seen = first + len(scores) - self.images.start
+        self.t2i.raise_floors(texts, seen=seen, latest=len(scores))
+
+        here = np.flatnonzero(for_images.reshape(-1).take(places))
+        return row.take(here) + rows.start, values.take(here), column.take(here) + texts.start
+
+    def _collect(self, task: _Task) -> None:
+        """Feed the images' lists; the threads may have seen floors that have risen since."""
+        idx, scores, ids = task.hits.result()
+        above = scores >= self.i2t.floors[task.rows].take(idx)
+        self.i2t.offer(task.rows, idx[above], scores[above], ids[above])
+        latest = task.texts.stop - task.texts.start
+        self.i2t.raise_floors(task.rows, seen=task.texts.stop, latest=latest)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A block that a thread scores."""
+
+    rows: slice
+    texts: slice
+    hits: Future[Hits]
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample(Generic[E]):
+    """Some texts, evenly spread, and whose positives they are."""
+
+    texts: E
+    positives: Positives
+
+    @classmethod
+    def of_texts(cls, texts: Rows[E], positives: Positives) -> _Sample[E]:
+        ids = _evenly_spread(len(texts), _SAMPLE)
+        return cls(texts[torch.from_numpy(ids)], positives.swapped.of_images(ids).swapped)
+
+    def scores(self, side: Side[E], images: E, stripe: slice) -> Floats:
+        scores = side.matrix(images, self.texts)
+        scores[self.positives.within(stripe, slice(0, scores.shape[1]))] = -np.inf
+        return scores
+
+
+def _evenly_spread(total: int, count: int) -> Ids:
+    """At most `count` of 0..total, evenly spread."""
+    return np.unique(np.linspace(0, total - 1, count).astype(np.int64))
+
+
+def sparse_places(mask: Bools) -> Ids:
+    """`np.flatnonzero` of a mask that is mostly false: eight places at a time, then each.
+
+    >>> sparse_places(np.arange(16) % 7 == 0)
+    array([ 0,  7, 14])
+    """
+    mask = mask.reshape(-1)
+    if len(mask) % 8:
+        return np.flatnonzero(mask)
+    words = mask.view(np.uint64)
+    some = np.flatnonzero(words != 0)
+    places = np.flatnonzero(words.take(some).view(np.bool_))
+    return some.take(places >> 3) * 8 + (places & 7)
+
+
+@dataclass(frozen=True)
+class Workers:
+    pool: ThreadPoolExecutor
+    count: int
+
+
+@contextmanager
+def worker_threads(device: str | torch.device) -> Iterator[Workers]:
+    """As many threads as torch would use for one operation, each of which computes by itself."""
+    before = torch.get_num_threads()
+    count = before if torch.device(device).type == "cpu" else 1
+    pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield Workers(pool, count)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)

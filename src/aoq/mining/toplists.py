@@ -1,0 +1,159 @@
+"""The best candidates of every anchor, gathered while the score matrix streams by.
+
+Almost all scores are far too low to enter a list. So every anchor has a floor, and only the few
+scores above it, the hits, are looked at again. A floor that waits until a list is full rises
+late; here it is set where the list will end once everything has been seen, judged by the share
+that has been seen so far. Such a floor can be too high: then the list ends up short, which shows,
+and the anchor is ranked again without one. Lists that are full are exact.
+
+A hit is one integer, its key: the score's bits above, the id below. Keys order by score, and
+equal scores by id, so that lists depend neither on the order of the blocks nor on their size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from aoq.types import Ids
+
+Floats = npt.NDArray[np.float32]
+Int32s = npt.NDArray[np.int32]
+Keys = npt.NDArray[np.uint64]
+
+NO_KEY = np.uint64(0)
+_LOWEST = np.finfo(np.float32).min  # struck out scores are -inf, below even this
+_SIGN = np.uint32(2**31)
+_LOW_BITS = np.uint64(2**32 - 1)
+_DEVIATIONS = 2.5  # between the expected end of a list and its floor: few lists end up short
+_GROWTH = 2.0  # floors are set anew when so many times as many candidates have been seen
+
+
+def keys_of(scores: Floats, ids: Ids) -> Keys:
+    """Keys of candidates: higher for a higher score, and among equals for a lower id."""
+    bits = (scores + np.float32(0)).view(np.uint32)  # + 0: there is one zero only
+    bits = np.where(bits & _SIGN, ~bits, bits | _SIGN)
+    keys = bits.astype(np.uint64)
+    keys <<= np.uint64(32)
+    keys |= _LOW_BITS - ids.astype(np.uint64)
+    return keys
+
+
+def scores_of(keys: Keys) -> Floats:
+    bits = (keys >> np.uint64(32)).astype(np.uint32)
+    return np.where(bits & _SIGN, bits ^ _SIGN, ~bits).view(np.float32)
+
+
+def ids_of(keys: Keys) -> Int32s:
+    return (_LOW_BITS - (keys & _LOW_BITS)).astype(np.int32)
+
+
+class TopLists:
+    """Lists of `n_anchors` anchors, `depth` of `n_candidates` candidates each."""
+
+    def __init__(self, n_anchors: int, *, depth: int, n_candidates: int) -> None:
+        self.depth = depth
+        self.n_candidates = n_candidates
+        self.keys: Keys = np.zeros((n_anchors, self.capacity(depth)), np.uint64)
+        self.fills = np.zeros(n_anchors, np.int32)
+        self.floors: Floats = np.full(n_anchors, _LOWEST, np.float32)
+        self.ceilings: Floats | None = None
+        "Scores above are dropped, if set: too high to be a negative."
+        self.n_dropped = np.zeros(n_anchors, np.int64)
+
+    @staticmethod
+    def capacity(depth: int) -> int:
+        """Places of a list: twice its depth, so that it is seldom cut back."""
+        return 2 * depth + 16
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes
+
+    def rank_to_keep(self, seen: int) -> int:
+        """The rank, among the candidates seen, that the end of the whole list hardly passes."""
+        expected = self.depth * seen / self.n_candidates
+        return min(math.ceil(expected + _DEVIATIONS * math.sqrt(expected)) + 2, self.depth)
+
+    def guess_floors(self, anchors: slice, sample: Floats) -> None:
+        """Set floors by the scores of a sample of the candidates. (anchors, sample)"""
+        if self.ceilings is not None:
+            sample = np.where(sample > self.ceilings[anchors, None], -np.inf, sample)
+        size = sample.shape[1]
+        rank = self.rank_to_keep(size)
+        if rank < min(size, self.depth):
+            floors = np.partition(sample, size - rank, axis=1)[:, size - rank]
+            self.floors[anchors] = np.maximum(floors, _LOWEST)
+
+    def offer(self, anchors: slice, idx: Ids, scores: Floats, ids: Ids) -> None:
+        """Take over hits, ordered by anchor: `idx` counts from the first of `anchors`."""
+        if self.ceilings is not None:
+            high = scores > self.ceilings[anchors].take(idx)
+            self.n_dropped[anchors] += np.bincount(idx[high], minlength=len(self.fills[anchors]))
+            idx, scores, ids = idx[~high], scores[~high], ids[~high]
+        keys = keys_of(scores, ids)
+        fills, places = self.fills[anchors], self.keys[anchors].reshape(-1)
+        capacity = self.keys.shape[1]
+        while len(idx):
+            counts = np.bincount(idx, minlength=len(fills)).astype(np.int32)
+            before = np.cumsum(counts, dtype=np.int32) - counts
+            place = np.arange(len(idx)) + (fills - before).take(idx)
+            full = np.flatnonzero(fills + counts > capacity)
+            if not len(full):
+                places[idx * capacity + place] = keys
+                fills += counts
+                return
+            fits = place < capacity
+            places[(idx * capacity + place)[fits]] = keys[fits]
+            np.minimum(fills + counts, capacity, out=fills)
+            self._cut(full + anchors.start, rank=self.depth)
+            left = ~fits
+            left[left] = scores[left] >= self.floors[anchors].take(idx[left])
+            idx, keys, scores = idx[left], keys[left], scores[left]
+
+    def raise_floors(self, anchors: slice, *, seen: int, latest: int) -> None:
+        """Set floors by the hits among `seen` candidates, if the `latest` of them are many."""
+        if seen < self.n_candidates and self._is_due(seen, latest):
+            rank = self.rank_to_keep(seen)
+            rows = np.arange(anchors.start, anchors.stop)
+            self._cut(rows[self.fills[anchors] > rank], rank)
+
+    @staticmethod
+    def _is_due(seen: int, latest: int) -> bool:
+        """Whether a power of the growth lies between before and now."""
+        before = max(seen - latest, 1)
+        return math.floor(math.log(seen, _GROWTH)) > math.floor(math.log(before, _GROWTH))
+
+    def _cut(self, rows: Ids, rank: int) -> None:
+        """Keep the best `rank` candidates of some anchors that have more; the last is the floor."""
+        if not len(rows):
+            return
+        width = int(self.fills[rows].max())
+        best = np.partition(self.keys[rows, :width], width - rank, axis=1)[:, width - rank :]
+        self.keys[rows, :rank] = best
+        self.keys[rows, rank:width] = NO_KEY
+        self.fills[rows] = rank
+        self.floors[rows] = scores_of(best[:, 0])
+
+    def short(self) -> Ids:
+        """The anchors whose floor was too high: their lists miss candidates that were seen."""
+        return np.flatnonzero((self.fills < self.depth) & (self.floors > _LOWEST))
+
+    def best(self, anchors: slice) -> Keys:
+        """The lists, best first; places that were never filled come last."""
+        keys = self.keys[anchors]
+        beyond = keys.shape[1] - self.depth
+        best = np.partition(keys, beyond, axis=1)[:, beyond:]
+        best.sort(axis=1)
+        return best[:, ::-1]
+
+
+def merged(lists: list[Keys]) -> Keys:
+    """The best of several lists of the same anchors, as deep as each, best first."""
+    keys = np.sort(np.concatenate(lists, axis=1), axis=1)[:, ::-1]
+    return keys[:, : lists[0].shape[1]]

@@ -1,0 +1,86 @@
+"""The processes that torchrun starts, as mining sees them: a number, a share, and the first one.
+
+    torchrun --nproc-per-node 4 -m aoq mine RUN
+
+Without torchrun there is one process, and nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from aoq.progress import be_quiet
+
+Number = TypeVar("Number", bound=np.generic)
+# Dead processes are torchrun's business; one that waits for a slower one must not give up.
+_PATIENCE = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those that work together."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, total: int, rank: int | None = None) -> slice:
+        """The part of 0..total that is this process's, or another's; as even as can be.
+
+        >>> [Processes(rank, 3).share(10) for rank in range(3)]
+        [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
+        """
+        rank = self.rank if rank is None else rank
+        return slice(total * rank // self.size, total * (rank + 1) // self.size)
+
+    def barrier(self) -> None:
+        """Wait until all are here."""
+        if self.size > 1:
+            import torch.distributed
+
+            torch.distributed.barrier()
+
+    def gather(self, array: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:
+        """The arrays of all processes, of one shape, in the first process; none in the others."""
+        if self.size == 1:
+            return [array]
+        import torch
+        import torch.distributed
+
+        sent = torch.from_numpy(np.ascontiguousarray(array).view(np.uint8))
+        received = [torch.empty_like(sent) for _ in range(self.size)] if self.is_first else None
+        torch.distributed.gather(sent, received)
+        return [part.numpy().view(array.dtype) for part in received or ()]
+
+
+ALONE = Processes()
+
+
+@contextmanager
+def join_processes() -> Iterator[Processes]:
+    """Meet the other processes that torchrun started, if it did; only the first is heard."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        yield ALONE
+        return
+    import torch.distributed
+
+    # Lists are gathered from main memory, by gloo; nccl serves tensors on GPUs.
+    torch.distributed.init_process_group(timeout=_PATIENCE)
+    try:
+        processes = Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        if not processes.is_first:
+            be_quiet()
+        yield processes
+    finally:
+        torch.distributed.destroy_process_group()

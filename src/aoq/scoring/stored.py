@@ -1,0 +1,218 @@
+"""Encodings of a data set that do not fit in memory: computed once, kept in files, read in part.
+
+Images and texts are cut into pieces of consecutive ids, each encoded by itself and written whole
+or not at all. What a piece holds does not depend on who encodes it or what came before, and one
+that exists is never computed again: work that was killed goes on where it stopped, processes share
+the pieces among them, and finished encodings are a cache, in a folder named after model and data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from aoq.data.collate import Collator
+from aoq.errors import UserError
+from aoq.progress import progress_bar
+from aoq.scoring.blocks import ranges
+from aoq.scoring.encoded import (
+    EncodedDataset,
+    Kind,
+    PackedEncoding,
+    encode_range,
+    evaluation_mode,
+    word_places,
+)
+from aoq.scoring.protocol import TrainableModel
+from aoq.storage import atomic_file
+from aoq.types import Encoding
+
+# Images or texts of a piece: its encodings are held in memory until they are written, 300 MB of
+# images with 36 regions of 1,024 numbers. Pieces of another size are refused.
+PIECE_SIZE = 2048
+
+
+def encodings_folder(parent: Path, *, model_hash: str, data: str) -> Path:
+    """Where the encodings of some data by a model are kept, inside `parent`."""
+    return parent / hashlib.sha256(f"{model_hash} {data}".encode()).hexdigest()[:12]
+
+
+def encode_to_disk(
+    model: TrainableModel,
+    collator: Collator,
+    folder: Path,
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    batch_size: int = 128,
+    description: str = "encode",
+) -> None:
+    """Encode one process's share of all images and texts, but for what is there already.
+
+    `open_stored` reads them when all processes are done. What a killed one had begun to write is
+    left alone, because it may be what another is writing.
+    """
+    dataset = collator.dataset
+    pieces = [*_pieces("images", len(dataset)), *_pieces("texts", dataset.n_texts)]
+    missing = [piece for piece in pieces[rank::world_size] if not piece.within(folder).exists()]
+    total = sum(len(piece) for piece in missing)
+    with evaluation_mode(model), progress_bar(description, total=total, unit="items") as update:
+        for piece in missing:
+            encoded = encode_range(
+                model, collator, piece.kind, piece.ids, batch_size=batch_size, update=update
+            )
+            tensors = {"vectors": encoded.vectors}
+            if isinstance(encoded, PackedEncoding):
+                tensors["lengths"] = encoded.lengths
+            with atomic_file(piece.within(folder)) as temporary:
+                save_file(tensors, temporary)
+
+
+def open_stored(
+    folder: Path, n_images: int, n_texts: int, device: str | torch.device = "cpu"
+) -> EncodedDataset[Encoding]:
+    """What `encode_to_disk` wrote; rows are read, and go to `device`, when they are taken out."""
+    return EncodedDataset(
+        images=_open_rows(folder, _pieces("images", n_images), device=device),
+        texts=_open_rows(folder, _pieces("texts", n_texts), device=device),
+        device=device,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRows:
+    """Encoded images or texts in files, of which memory holds no more than what is taken out.
+
+    Rows are copied out of the mapped file, which is let go of at once: whatever stays mapped
+    counts as memory of the process, and is lost when somebody cuts the file short.
+    """
+
+    paths: tuple[Path, ...]
+    ends: Tensor  # (pieces,), how many vectors there are up to the end of each file
+    vector_shape: tuple[int, ...]  # (D,) or, of images with regions, (R, D)
+    dtype: torch.dtype
+    lengths: Tensor | None = None  # (M,), of texts that have a vector a word
+    device: str | torch.device = "cpu"
+
+    @cached_property
+    def _starts(self) -> Tensor:
+        """The first vector of each row. (N,) or (M,)"""
+        if self.lengths is None:
+            return torch.arange(int(self.ends[-1]))
+        return self.lengths.cumsum(dim=0) - self.lengths
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, rows: slice | Tensor) -> Encoding:
+        rows = rows if isinstance(rows, slice) else rows.cpu()
+        starts = self._starts[rows].contiguous()
+        if self.lengths is None:
+            vectors = torch.empty(len(starts), *self.vector_shape, dtype=self.dtype)
+            self._copy(starts, vectors, torch.arange(len(starts)))
+            return Encoding(vectors.to(self.device))
+        places, mask = word_places(starts, self.lengths[rows])
+        vectors = torch.zeros(*mask.shape, *self.vector_shape, dtype=self.dtype)
+        self._copy(places[mask], vectors.flatten(0, 1), mask.flatten().nonzero()[:, 0])
+        return Encoding(vectors.to(self.device), mask.to(self.device))
+
+    def _copy(self, sources: Tensor, vectors: Tensor, targets: Tensor) -> None:
+        """Read the vectors `sources`, numbered through all files, to the places `targets`."""
+        pieces = torch.bucketize(sources, self.ends, right=True)
+        for piece in pieces.unique().tolist():
+            here = pieces == piece
+            inside = sources[here] - (self.ends[piece - 1] if piece else 0)
+            with safe_open(self.paths[piece], framework="pt") as file:
+                stored = file.get_slice("vectors")[int(inside.min()) : int(inside.max()) + 1]
+            if not (inside.diff() == 1).all():  # else they are all of these, in order
+                stored = stored[inside - inside.min()]
+            vectors[targets[here]] = stored
+
+    @property
+    def nbytes(self) -> int:
+        return self._starts.nbytes + (0 if self.lengths is None else self.lengths.nbytes)
+
+    @property
+    def row_nbytes(self) -> int:
+        longest = 1 if self.lengths is None else int(self.lengths.max())
+        return longest * math.prod(self.vector_shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Consecutive images or texts that share a file."""
+
+    kind: Kind
+    number: int
+    ids: slice
+
+    def __len__(self) -> int:
+        return int(self.ids.stop - self.ids.start)
+
+    def within(self, folder: Path) -> Path:
+        return folder / f"{self.kind}-{self.number:05}.safetensors"
+
+
+def _pieces(kind: Kind, count: int) -> list[_Piece]:
+    return [_Piece(kind, number, ids) for number, ids in enumerate(ranges(count, PIECE_SIZE))]
+
+
+def _open_rows(folder: Path, pieces: list[_Piece], *, device: str | torch.device) -> StoredRows:
+    """The rows of all pieces, if they are there and fit together."""
+    parts = [_open_piece(piece.within(folder), count=len(piece)) for piece in pieces]
+    first = parts[0]
+    for part in parts:
+        if _layout(part) != _layout(first):
+            raise _unusable(
+                part.paths[0],
+                f"it holds {_layout(part)}, {first.paths[0].name} holds {_layout(first)}",
+            )
+    lengths = [part.lengths for part in parts if part.lengths is not None]
+    return StoredRows(
+        paths=tuple(path for part in parts for path in part.paths),
+        ends=torch.cat([part.ends for part in parts]).cumsum(dim=0),
+        vector_shape=first.vector_shape,
+        dtype=first.dtype,
+        lengths=torch.cat(lengths) if lengths else None,
+        device=device,
+    )
+
+
+def _open_piece(path: Path, *, count: int) -> StoredRows:
+    """The rows of one file, if there are so many of them."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            names, vectors = file.keys(), file.get_slice("vectors")[:]
+            lengths = file.get_tensor("lengths").clone() if "lengths" in names else None
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; run again: what is there is kept.") from None
+    except (SafetensorError, OSError) as error:
+        raise _unusable(path, str(error)) from None
+    found = len(vectors) if lengths is None else len(lengths)
+    if found != count:
+        raise _unusable(path, f"it holds {found} rows; expected {count}")
+    if lengths is not None and int(lengths.sum()) != len(vectors):
+        raise _unusable(path, f"it holds {len(vectors)} words; expected {int(lengths.sum())}")
+    ends, shape = torch.tensor([len(vectors)]), tuple(vectors.shape[1:])
+    return StoredRows((path,), ends, shape, vectors.dtype, lengths)
+
+
+def _layout(rows: StoredRows) -> str:
+    """What a row looks like, in words."""
+    unit = "row" if rows.lengths is None else "word"
+    return f"{str(rows.dtype).removeprefix('torch.')} {rows.vector_shape} a {unit}"
+
+
+def _unusable(path: Path, problem: str) -> UserError:
+    return UserError(
+        f"{path} holds no encodings of this model and data ({problem}); delete the folder "
+        f"{path.parent} and run again."
+    )
