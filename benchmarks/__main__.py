@@ -8,17 +8,20 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from benchmarks import scoring, spine, steps
+from benchmarks import captions, mining, scoring, steps
 from benchmarks.harness import save
 
 SUITES = {
-    "spine": spine.COMPARISONS,
+    "captions": captions.COMPARISONS,
+    "mining": mining.COMPARISONS,
     "scoring": scoring.COMPARISONS,
     "steps": steps.COMPARISONS,
 }
 
 
 def describe(result: dict[str, Any]) -> str:
+    if "sentence" in result:
+        return f"{result['name']}: {result['sentence']}"
     ours, baseline = result["seconds"], result["baseline_seconds"]
     ratio = baseline / ours
     against = f"{ratio:.1f}x as fast as" if ratio >= 1 else f"{1 / ratio:.2f}x the time of"

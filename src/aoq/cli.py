@@ -225,6 +225,8 @@ def mine(
     *runs: Path,
     out: Path | None = None,
     data: Path | None = None,
+    proposals: Path | None = None,
+    sample: Annotated[int, Parameter(validator=Number(gte=0))] = 100,
     depth_texts: Count | None = None,
     depth_images: Count | None = None,
     memory: str | None = None,
@@ -248,6 +250,12 @@ def mine(
         File to write; default: candidates.safetensors in the first run.
     data
         Data set to mine; default: the one the model was trained on.
+    proposals
+        Deep lists of a faster model: for a model that is too slow to rank everything (scan, bfan),
+        which then ranks only what is in them.
+    sample
+        With --proposals: images, and texts, that are ranked against everything to tell how much
+        the proposals miss; 0 for none.
     depth_texts
         Hardest texts kept for each image; default, as of all that follows: the run's recipe.
     depth_images
@@ -267,6 +275,10 @@ def mine(
     force
         Replace `out` if it exists.
     """
+    from rich.console import Console
+
+    from aoq.experiments.mining_report import report_view
+    from aoq.mining.report import MiningReport, report_file
     from aoq.processes import join_processes
     from aoq.recipes import load_recipe
     from aoq.storage import RunDirectory
@@ -287,9 +299,19 @@ def mine(
     changes: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     config = replace(load_recipe(directory.config).mining, **changes)
     with join_processes() as processes:
-        mine_run(runs, out, data=data, config=config, processes=processes)
+        mine_run(
+            runs,
+            out,
+            data=data,
+            config=config,
+            proposals=proposals,
+            sample=sample,
+            processes=processes,
+        )
         if processes.is_first:
-            _next_steps(f"aoq mine inspect {out} --data ...")
+            Console().print(report_view(MiningReport.load(report_file(out))))
+            place = "" if out == directory.candidates and data is None else " --data ..."
+            _next_steps(f"aoq mine inspect {out}{place}")
 
 
 @mine_app.command
@@ -297,7 +319,7 @@ def inspect(
     lists: Path,
     /,
     *,
-    data: Path,
+    data: Path | None = None,
     image: tuple[str, ...] = (),
     text: tuple[str, ...] = (),
     depth: Count = 10,
@@ -312,7 +334,7 @@ def inspect(
     lists
         Candidate lists, as `aoq mine` writes them.
     data
-        Data set that they were mined on.
+        Data set that they were mined on; default: that of the run whose folder they are in.
     image
         Image to show, by id, file name or number; can be repeated.
     text
@@ -354,7 +376,7 @@ def export(
     lists: Path,
     /,
     *,
-    data: Path,
+    data: Path | None = None,
     out: Path,
     form: Literal["jsonl", "npy"] = "jsonl",
     depth: Count | None = None,
@@ -367,7 +389,7 @@ def export(
     lists
         Candidate lists, as `aoq mine` writes them.
     data
-        Data set that they were mined on.
+        Data set that they were mined on; default: that of the run whose folder they are in.
     out
         Folder to write to: i2t and t2i, as .jsonl or .npy.
     form
@@ -391,12 +413,18 @@ def export(
     say(f"written: {i2t} and {t2i}")
 
 
-def _open_lists(lists: Path, data: Path) -> tuple[CandidateLists, PairDataset]:
+def _open_lists(lists: Path, data: Path | None) -> tuple[CandidateLists, PairDataset]:
     """Lists and the training set they belong to."""
     from aoq.data.dataset import open_dataset
     from aoq.mining.candidates import CandidateLists
+    from aoq.recipes import load_recipe
+    from aoq.storage import RunDirectory
 
-    dataset = open_dataset(data, "train")
+    config = RunDirectory(lists.parent).config
+    own = load_recipe(config).data if config.is_file() else ""
+    if data is None and not own:
+        raise UserError(f"{lists} is in no folder of a run with data; name its data with --data.")
+    dataset = open_dataset(data or Path(own), "train")
     return CandidateLists.load(lists).require_fit(dataset, source=lists), dataset
 
 

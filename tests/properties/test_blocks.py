@@ -1,19 +1,14 @@
-"""Mining and ranking in blocks against the full matrix, for any sizes and any relation."""
+"""Ranking in blocks against the full matrix, for any sizes and any relation."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.config import MiningConfig
-from aoq.errors import UserError
 from aoq.evaluation.metrics import DirectionMetrics
 from aoq.evaluation.ranks import ranks_in_blocks, ranks_of_matrix
-from aoq.mining.candidates import CandidateLists, Provenance, check_lists
-from aoq.mining.offline import mine
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Positives
@@ -37,19 +32,6 @@ def cases(draw):
     return encoded, positives
 
 
-def lists_of(encoded, positives, *, depth_texts, depth_images, block_size) -> CandidateLists:
-    config = MiningConfig(depth_texts=depth_texts, depth_images=depth_images)
-    provenance = Provenance(teacher="", data="")
-    return mine(
-        InnerProduct(),
-        encoded,
-        positives,
-        config=config,
-        provenance=provenance,
-        block_size=block_size,
-    )
-
-
 def minable(positives: Positives) -> bool:
     return (
         positives.texts_per_image().max() < positives.n_texts
@@ -58,59 +40,14 @@ def minable(positives: Positives) -> bool:
 
 
 @settings(deadline=None)
-@given(cases(), st.integers(1, 30), st.integers(1, 12), st.integers(1, 30))
-def test_lists_are_the_top_of_the_full_matrix_whatever_the_block(
-    case, depth_texts, depth_images, block_size
-):
-    encoded, positives = case
-    if not minable(positives):
-        return
-    lists = lists_of(
-        encoded,
-        positives,
-        depth_texts=depth_texts,
-        depth_images=depth_images,
-        block_size=block_size,
-    )
-    matrix = (encoded.images.vectors @ encoded.texts.vectors.T).numpy()
-    matrix[tuple(positives.pairs.T)] = -np.inf
-    for ids, scores, full in (
-        (lists.i2t, lists.i2t_scores, matrix),
-        (lists.t2i, lists.t2i_scores, matrix.T),
-    ):
-        expected = -np.sort(-full, axis=1)[:, : ids.shape[1]]
-        np.testing.assert_allclose(scores, expected, atol=1e-5)
-        np.testing.assert_allclose(np.take_along_axis(full, ids, axis=1), scores, atol=1e-5)
-
-
-@settings(deadline=None)
-@given(cases(), st.integers(1, 30))
-def test_lists_are_sorted_without_repeats_and_hold_no_positive(case, block_size):
-    encoded, positives = case
-    if not minable(positives):
-        return
-    lists = lists_of(encoded, positives, depth_texts=99, depth_images=99, block_size=block_size)
-    check_lists(lists.i2t, positives, source="i2t")
-    check_lists(lists.t2i, positives.swapped, source="t2i")
-    for ids, scores in ((lists.i2t, lists.i2t_scores), (lists.t2i, lists.t2i_scores)):
-        assert (np.diff(scores, axis=1) <= 0).all()
-        assert all(len(set(row)) == len(row) for row in ids.tolist())
-
-
-@settings(deadline=None)
 @given(cases())
-def test_swapping_modalities_swaps_the_lists_and_the_ranks(case):
+def test_swapping_modalities_swaps_the_ranks(case):
     encoded, positives = case
     swapped = EncodedDataset(encoded.texts, encoded.images)
     ranks = ranks_in_blocks(InnerProduct(), encoded, positives)
     other = ranks_in_blocks(InnerProduct(), swapped, positives.swapped)
     np.testing.assert_array_equal(ranks.i2t, other.t2i)
     np.testing.assert_array_equal(ranks.t2i, other.i2t)
-    if minable(positives):
-        lists = lists_of(encoded, positives, depth_texts=4, depth_images=2, block_size=64)
-        other = lists_of(swapped, positives.swapped, depth_texts=2, depth_images=4, block_size=64)
-        np.testing.assert_allclose(lists.i2t_scores, other.t2i_scores, atol=1e-6)
-        np.testing.assert_allclose(lists.t2i_scores, other.i2t_scores, atol=1e-6)
 
 
 @settings(deadline=None)
@@ -156,10 +93,3 @@ def test_recall_grows_with_k(ranks):
     metrics = DirectionMetrics.from_ranks(np.array(ranks))
     assert 0 <= metrics.r1 <= metrics.r5 <= metrics.r10 <= 100
     assert metrics.mean_rank >= 1
-
-
-def test_mining_is_refused_where_no_negative_is_left():
-    positives = Positives.from_pairs([(0, 0), (0, 1)], n_images=1, n_texts=2)
-    encoded = EncodedDataset(Encoding(torch.ones(1, 3)), Encoding(torch.ones(2, 3)))
-    with pytest.raises(UserError, match="no texts are left"):
-        lists_of(encoded, positives, depth_texts=1, depth_images=1, block_size=8)

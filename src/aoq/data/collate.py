@@ -14,15 +14,20 @@ from aoq.types import Ids, Texts
 
 
 class Collator:
-    """Reads rows of one data set as tensors; captions are tokenised once, when it is made."""
+    """Reads rows of one data set as tensors; captions are tokenised once, when first needed."""
 
     def __init__(
         self, dataset: PairDataset, vocabulary: Vocabulary, *, device: str | torch.device = "cpu"
     ) -> None:
         self.dataset = dataset
+        self.vocabulary = vocabulary
         self.device = torch.device(device)
-        self._tokens = [
-            np.asarray(vocabulary.encode(caption), dtype=np.int64) for caption in dataset.captions
+
+    @cached_property
+    def _tokens(self) -> list[Ids]:
+        return [
+            np.asarray(self.vocabulary.encode(caption), dtype=np.int64)
+            for caption in self.dataset.captions
         ]
 
     @cached_property

@@ -25,9 +25,9 @@ from rich.table import Table
 from rich.text import Text
 
 from aoq.data.dataset import PairDataset
-from aoq.errors import UserError, require_packages
+from aoq.errors import UserError
+from aoq.experiments.pages import thumbnail, write_page
 from aoq.mining.candidates import CandidateLists
-from aoq.storage import write_text
 
 Kind = Literal["image", "text"]
 
@@ -259,31 +259,13 @@ def write_inspection(
     depth: int = 12,
 ) -> None:
     """Write a page with the lists of `anchors`, of lists that fit the data set."""
-    require_packages("jinja2", "PIL", extra="web")
-    from jinja2 import Environment, PackageLoader
-
-    environment = Environment(
-        loader=PackageLoader("aoq.experiments"),
-        autoescape=True,  # captions are anybody's text
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     shown = [anchor_list(lists, dataset, anchor, depth=depth) for anchor in anchors]
-    page = environment.get_template("inspection.html.j2").render(
+    write_page(
+        path,
+        "inspection.html.j2",
         dataset=dataset,
         provenance=provenance_rows(lists, dataset),
         images=[one for one in shown if one.kind == "image"],
         texts=[one for one in shown if one.kind == "text"],
-        picture=cache(lambda number: _embedded(dataset.pictures[number])),
+        picture=cache(lambda number: thumbnail(dataset.pictures[number])),
     )
-    write_text(path, page)
-
-
-def _embedded(picture: Path | None) -> str | None:
-    """The picture as a data address, if it is there and can be read."""
-    from aoq.experiments.report import _thumbnail
-
-    try:
-        return _thumbnail(picture)
-    except Exception:  # damaged files make Pillow's decoders raise almost anything
-        return None

@@ -6,8 +6,6 @@ disagree. Pictures are small JPEGs inside the page, so it can be mailed and open
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +16,19 @@ import torch
 
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset, open_dataset
-from aoq.errors import UserError, require_packages
+from aoq.errors import UserError
 from aoq.evaluation.ranks import ranks_of_matrix
 from aoq.experiments.figures import Curve, training_curves
+from aoq.experiments.pages import thumbnail, write_page
 from aoq.experiments.tables import COLUMNS, formatted_rows
 from aoq.mining.candidates import CandidateLists
 from aoq.recipes import load_recipe
 from aoq.scoring.encoded import encode_dataset
-from aoq.storage import RunDirectory, read_json_lines, write_text
+from aoq.storage import RunDirectory, read_json_lines
 from aoq.training.checkpoint import load_run
 from aoq.training.trained import stored_result
 from aoq.types import Ids
 
-_THUMBNAIL = 176
 _SHOWN_NEGATIVES = 4
 _SHOWN_QUERIES = 4
 _SHOWN_ANSWERS = 3
@@ -98,18 +96,13 @@ class Retrieval:
 
 def write_report(run: RunDirectory, settings: Sequence[Setting]) -> Path:
     """Write `report.html` into the run from what its settings have stored."""
-    require_packages("jinja2", extra="web")
-    from jinja2 import Environment, PackageLoader
-
     recipe = load_recipe(run.config)
     data = Path(recipe.data)
-    environment = Environment(
-        loader=PackageLoader("aoq.experiments"),
-        autoescape=True,  # captions are anybody's text
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("report.html.j2").render(
+    train = open_dataset(data, "train")
+    lists = CandidateLists.load(run.candidates).require_fit(train, source=run.candidates)
+    write_page(
+        run.report,
+        "report.html.j2",
         headings=[heading for heading, *_ in COLUMNS],
         rows=formatted_rows({setting.title: setting.result for setting in settings}),
         curves=training_curves(
@@ -119,27 +112,12 @@ def write_report(run: RunDirectory, settings: Sequence[Setting]) -> Path:
                 "dev R@1, pictures for a sentence": {s.title: s.curve("t2i_r1") for s in settings},
             }
         ),
-        mined=_mined_examples(open_dataset(data, "train"), CandidateLists.load(run.candidates)),
+        mined=_mined_examples(train, lists),
         retrievals=_retrievals(settings, data),
         settings=settings,
         recipe=recipe,
     )
-    write_text(run.report, page)
     return run.report
-
-
-def _thumbnail(path: Path | None) -> str | None:
-    """A small JPEG as a data address."""
-    if path is None or not path.is_file():
-        return None
-    from PIL import Image
-
-    with Image.open(path) as picture:
-        small = picture.convert("RGB")
-        small.thumbnail((_THUMBNAIL, _THUMBNAIL))
-        buffer = io.BytesIO()
-        small.save(buffer, format="JPEG", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 def _mined_examples(dataset: PairDataset, lists: CandidateLists) -> list[MinedExample]:
@@ -147,7 +125,7 @@ def _mined_examples(dataset: PairDataset, lists: CandidateLists) -> list[MinedEx
     positives = dataset.positives
 
     def picture(image_id: int, score: float | None = None) -> Item:
-        return Item(picture=_thumbnail(dataset.pictures[image_id]), score=score)
+        return Item(picture=thumbnail(dataset.pictures[image_id]), score=score)
 
     def sentence(text_id: int, score: float | None = None) -> Item:
         return Item(text=dataset.captions[text_id], score=score)
@@ -184,7 +162,7 @@ def _retrievals(settings: Sequence[Setting], data: Path) -> list[Retrieval]:
             answers={
                 title: [
                     Item(
-                        picture=_thumbnail(dataset.pictures[image]),
+                        picture=thumbnail(dataset.pictures[image]),
                         score=float(matrix[image, text]),
                         right=bool(dataset.positives.contains(image, text)),
                     )

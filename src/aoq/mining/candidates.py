@@ -27,6 +27,7 @@ from aoq.types import Bools, Positives
 
 Int32s = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
+_STATEMENT = "aoq"  # what the file's metadata call the following
 _ARRAYS = ("i2t", "i2t_scores", "t2i", "t2i_scores")
 _STATED = ("provenance", "depth_texts", "depth_images", "sha256")
 _ROWS_AT_ONCE = 1024  # lists that are looked at together: published ones are 2,000 deep
@@ -80,14 +81,14 @@ class CandidateLists:
     def save(self, path: Path) -> None:
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
         provenance = json.dumps(asdict(self.provenance))
-        metadata = {
+        stated = {
             "provenance": provenance,
             "depth_texts": str(self.depth_texts),
             "depth_images": str(self.depth_images),
             "sha256": _content_hash(arrays, provenance),
         }
-        with atomic_file(path) as temporary:
-            save_file(arrays, temporary, metadata=metadata)
+        with atomic_file(path) as temporary:  # several entries would be in any order
+            save_file(arrays, temporary, metadata={_STATEMENT: json.dumps(stated)})
 
     @classmethod
     def load(cls, path: Path) -> CandidateLists:
@@ -96,7 +97,8 @@ class CandidateLists:
             raise UserError(f"{path} does not exist; write candidate lists with `aoq mine`.")
         try:
             with safe_open(path, framework="np") as file:
-                present, stated = set(file.keys()), file.metadata() or {}
+                present = set(file.keys())
+                stated = _read_statement((file.metadata() or {}).get(_STATEMENT))
                 missing = [name for name in _ARRAYS if name not in present]
                 missing += [name for name in _STATED if name not in stated]
                 if missing:
@@ -156,6 +158,16 @@ class CandidateLists:
                     f"{source} ({side}): scores are {scores.dtype} {scores.shape}; expected "
                     f"float32 {ids.shape}, one for each id; write the lists anew with `aoq mine`."
                 )
+
+
+def _read_statement(text: str | None) -> dict[str, str]:
+    """What a file says about itself; nothing where it is none of ours."""
+    try:
+        stated = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    is_ours = isinstance(stated, dict) and all(isinstance(value, str) for value in stated.values())
+    return stated if is_ours else {}
 
 
 def check_lists(lists: Int32s, positives: Positives, *, source: str) -> None:

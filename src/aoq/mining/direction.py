@@ -3,33 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
+import torch
 
 from aoq.errors import UserError
+from aoq.mining.filters import Rules
 from aoq.mining.sides import Side
 from aoq.mining.toplists import NO_KEY, Floats, Int32s, Keys, TopLists, ids_of, scores_of
+from aoq.progress import warn
 from aoq.scoring.blocks import ranges
-from aoq.types import Bools, Ids
+from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.protocol import Scorer
+from aoq.types import Bools, Ids, Positives
 
 E = TypeVar("E")
 _RESERVE = 32  # candidates beyond the depth, where a rule may drop some afterwards
-_RANKED_AT_ONCE = 1024  # anchors
+_SETTLED_AT_ONCE = 1024  # anchors
+_RANKED_AT_ONCE = 1024
 _RANKED_WHOLE_AT_ONCE = 16  # anchors whose every candidate is kept: 9 MB each at COCO's size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The lists of consecutive anchors, best first, and how many candidates score too high."""
+
+    anchors: slice
+    keys: Keys
+    n_high: Ids
+
+
+@dataclass(frozen=True, eq=False)
 class Finished:
     """The lists of one direction."""
 
     ids: Int32s
     scores: Floats
+    n_high: int
+    "Candidates that were dropped because they score too high,"
     n_near: int
-    "Candidates that were dropped from them because a caption nearly equals."
+    "and because a caption is nearly the same."
     n_excused: int
-    "Anchors to which the rules left too few, so that they keep what they had."
+    "Anchors to which these rules left too few, so that they keep what they had."
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +73,26 @@ class Direction(Generic[E]):
 
     def new_lists(self, anchors: slice, *, n_candidates: int) -> TopLists:
         n_anchors = anchors.stop - anchors.start
-        lists = TopLists(n_anchors, depth=self._depth_to_mine, n_candidates=n_candidates)
+        positives = self.side.positives
+        lists = TopLists(
+            n_anchors,
+            depth=self._depth_to_mine,
+            n_candidates=n_candidates,
+            alike=max(1.0, positives.n_texts / positives.n_images),
+        )
         lists.ceilings = None if self.ceilings is None else self.ceilings[anchors]
         return lists
 
     def complete(
         self, lists: TopLists, *, first: int = 0, candidates: slice | None = None, block_size: int
     ) -> None:
-        """Rank the anchors again whose lists a sweep left short; `first` is the first anchor."""
-        for rows in _pieces(lists.short(), _RANKED_AT_ONCE):
+        """Settle what a sweep found; rank anchors again whose floor was too high.
+
+        `first` is the first anchor of the lists, `candidates` are those that they are about.
+        """
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            short = list(pool.map(lists.settle, ranges(len(lists), _SETTLED_AT_ONCE)))
+        for rows in _pieces(_joined(short), _RANKED_AT_ONCE):
             again = self.side.rank(
                 rows + first,
                 depth=lists.depth,
@@ -73,28 +102,28 @@ class Direction(Generic[E]):
             )
             lists.keys[rows], lists.n_dropped[rows] = again.keys, again.n_dropped
 
-    def finish(self, parts: Iterable[tuple[slice, Keys]], *, block_size: int) -> Finished:
-        """Cut the lists to what the rules leave; `parts` are the lists of consecutive anchors."""
+    def finish(self, parts: Iterable[Part], *, block_size: int) -> Finished:
+        """Cut the lists, which come in parts, to what the rules leave."""
         shape = len(self.side.anchors), self.depth
         ids, scores = np.empty(shape, np.int32), np.empty(shape, np.float32)
-        n_near = 0
+        n_high, n_near = np.zeros((2, len(ids)), np.int64)
 
         def keep(anchors: Ids, keys: Keys) -> Ids:
             """Store lists; the anchors among them that have too few candidates."""
             ids[anchors], scores[anchors] = ids_of(keys), scores_of(keys)
             return anchors[np.flatnonzero(keys[:, -1] == NO_KEY)]
 
-        wanting = [np.zeros(0, np.int64)]
-        for rows, keys in parts:
-            anchors = np.arange(rows.start, rows.stop)
-            kept, n_dropped = self._apply_rules(anchors, keys)
+        wanting = []
+        for part in parts:
+            anchors = np.arange(part.anchors.start, part.anchors.stop)
+            kept, n_near[anchors] = self._apply_rules(anchors, part.keys)
+            n_high[anchors] = part.n_high
             wanting.append(keep(anchors, kept))
-            n_near += int(n_dropped[kept[:, -1] != NO_KEY].sum())
         n_excused = 0
-        for anchors in _pieces(np.concatenate(wanting), _RANKED_WHOLE_AT_ONCE):
+        for anchors in _pieces(_joined(wanting), _RANKED_WHOLE_AT_ONCE):
             if self.near is not None:  # the reserve was too small, or all candidates are near
-                kept, n_dropped = self._apply_rules(anchors, self._rank_all(anchors, block_size))
-                n_near += int(n_dropped[kept[:, -1] != NO_KEY].sum())
+                everything = self._rank_all(anchors, block_size)
+                kept, n_near[anchors] = self._apply_rules(anchors, everything)
                 anchors = keep(anchors, kept)
             if len(anchors):
                 last = self.skip_first + self.depth
@@ -105,15 +134,17 @@ class Direction(Generic[E]):
                         f"anchor {failed[0]} gets scores that are no numbers; look for a model "
                         "that diverged, or for bad features with `aoq data check`."
                     )
+                n_high[anchors] = n_near[anchors] = 0
                 n_excused += len(anchors)
-        return Finished(ids, scores, n_near=n_near, n_excused=n_excused)
+        return Finished(ids, scores, int(n_high.sum()), int(n_near.sum()), n_excused)
 
     def _apply_rules(self, anchors: Ids, keys: Keys) -> tuple[Keys, Ids]:
         """Lists without near captions and without their first; how many were near, by anchor."""
         last = self.skip_first + self.depth
         if self.near is None:
             return keys[:, self.skip_first : last], np.zeros(len(keys), np.int64)
-        near = self.near(anchors[:, None], ids_of(keys)) & (keys != NO_KEY)
+        candidates = ids_of(keys).clip(min=0)  # places that were never filled are no ids
+        near = self.near(anchors[:, None], candidates) & (keys != NO_KEY)
         kept = np.sort(np.where(near, NO_KEY, keys), axis=1)[:, ::-1][:, self.skip_first : last]
         return kept, (near & (keys > kept[:, -1:])).sum(axis=1)
 
@@ -126,6 +157,54 @@ class Direction(Generic[E]):
             block_size=block_size,
         )
         return lists.best(slice(0, len(anchors)))
+
+
+def directions(
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
+    rules: Rules,
+    *,
+    depth_texts: int,
+    depth_images: int,
+) -> tuple[Direction[E], Direction[E]]:
+    """The lists of images and those of texts, as deep as wanted or as the set allows."""
+    depth_texts, depth_images = (
+        usable_depth(depth, positives, what=what, skip_first=rules.skip_first)
+        for depth, positives, what in (
+            (depth_texts, rules.struck, "texts"),
+            (depth_images, rules.struck.swapped, "images"),
+        )
+    )
+    return (
+        Direction(
+            Side.of_images(scorer, encoded, rules.struck),
+            depth=depth_texts,
+            skip_first=rules.skip_first,
+            ceilings=rules.ceilings_i2t,
+            near=rules.near_texts,
+        ),
+        Direction(
+            Side.of_texts(scorer, encoded, rules.struck),
+            depth=depth_images,
+            skip_first=rules.skip_first,
+            ceilings=rules.ceilings_t2i,
+            near=rules.near_images,
+        ),
+    )
+
+
+def usable_depth(wanted: int, positives: Positives, *, what: str, skip_first: int = 0) -> int:
+    """The depth that every anchor can fill with negatives; says so where that is less."""
+    available = positives.n_texts - int(positives.texts_per_image().max(initial=0)) - skip_first
+    if available < 1:
+        raise UserError(f"no {what} are left to mine: each belongs to some anchor or is skipped.")
+    if available < wanted:
+        warn(f"the lists are {available} {what} deep instead of {wanted}: the set has no more.")
+    return min(wanted, available)
+
+
+def _joined(parts: list[Ids]) -> Ids:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def _pieces(ids: Ids, size: int) -> list[Ids]:

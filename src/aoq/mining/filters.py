@@ -8,7 +8,7 @@ applied in this order:
     near captions    a caption that shares so much of its words with one of the image's own
     skip first       the first so many that are left
 
-An anchor to whom the rules leave too few candidates keeps those that it would have without.
+An anchor to whom they leave too few candidates is excused from score share and near captions.
 """
 
 from __future__ import annotations
@@ -78,8 +78,7 @@ class Rules:
             names.append(EQUAL_CAPTIONS)
         if config.score_share is not None:
             best = best_positive_scores(scorer, encoded, positives)
-            below = np.float32(1 - config.score_share)
-            ceilings = [np.subtract(scores, below * np.abs(scores)) for scores in best]
+            ceilings = [_ceilings(scores, config.score_share) for scores in best]
             names.append(f"{SCORE_SHARE} {config.score_share}")
         if config.near_captions is not None:
             near = NearCaptions(positives, _required(captions), share=config.near_captions)
@@ -102,16 +101,22 @@ def _required(captions: Sequence[str] | None) -> Sequence[str]:
     return captions
 
 
+def _ceilings(best: Floats, share: float) -> Floats:
+    """A share of the score, also where it is negative; none for anchors without a positive."""
+    finite = np.where(np.isfinite(best), best, 0)
+    ceilings = finite - np.float32(1 - share) * np.abs(finite)
+    return np.where(np.isfinite(best), ceilings, np.inf).astype(np.float32)
+
+
 def best_positive_scores(
     scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives
 ) -> tuple[Floats, Floats]:
-    """The score of the closest positive of every image and of every text; infinite without one."""
+    """The score of the closest positive of every image and of every text; -inf without one."""
     scores = pair_scores(scorer, encoded, positives)
     best = []
     for column, count in ((0, positives.n_images), (1, positives.n_texts)):
         highest = np.full(count, -np.inf, np.float32)
         np.maximum.at(highest, positives.pairs[:, column], scores)
-        highest[np.isneginf(highest)] = np.inf
         best.append(highest)
     return best[0], best[1]
 

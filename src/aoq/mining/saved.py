@@ -6,8 +6,10 @@ nothing is ignored, as if nothing had been saved.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from aoq.config import MiningConfig
+from aoq.mining.candidates import Provenance
 from aoq.mining.sweep import Sweep
 from aoq.mining.toplists import TopLists
+from aoq.processes import Processes
 from aoq.storage import atomic_file
 
 _TIMES_THE_COST = 50  # between two saves: saving takes no more than 2 % of the time
-_ARRAYS = ("keys", "fills", "floors", "n_dropped")
 
 
 @dataclass
@@ -48,28 +52,55 @@ class SavedSweep:
             **_arrays_of(sweep.t2i, len(sweep.t2i), prefix="t2i."),
         }
         with atomic_file(self.path) as temporary:
-            metadata = {"plan": self.plan, "stripes_done": str(stripes_done)}
+            metadata = {
+                "plan": self.plan,
+                "stripes_done": str(stripes_done),
+                "sha256": _hash(arrays),
+            }
             save_file(arrays, temporary, metadata=metadata)
         ended = time.monotonic()
         self._next = ended + max(self.at_least, _TIMES_THE_COST * (ended - started))
 
     def restore(self, sweep: Sweep[Any]) -> int:
         """Fill the lists with what was saved; how many stripes are in them."""
+        stored = self._read()
+        if stored is None:
+            return 0
+        stripes_done, arrays = stored
+        for name, array in arrays.items():
+            side, field_name = name.split(".")
+            target = getattr(getattr(sweep, side), field_name)
+            target[tuple(map(slice, array.shape))] = array
+        return stripes_done
+
+    def _read(self) -> tuple[int, dict[str, npt.NDArray[Any]]] | None:
+        """What the file holds, if it is of this plan and as it was written."""
         try:
             with safe_open(self.path, framework="np") as file:
                 metadata = file.metadata() or {}
-                if metadata.get("plan") != self.plan:
-                    return 0
-                for prefix, lists in (("i2t.", sweep.i2t), ("t2i.", sweep.t2i)):
-                    for name in _ARRAYS:
-                        stored = file.get_tensor(prefix + name)
-                        target = getattr(lists, name)
-                        target[tuple(slice(0, size) for size in stored.shape)] = stored
-                return int(metadata["stripes_done"])
-        except FileNotFoundError:
-            return 0
-        except (SafetensorError, OSError):  # atomic writes leave no half file; the disk may
-            return 0
+                arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
+        except (FileNotFoundError, SafetensorError, OSError):
+            return None
+        if metadata.get("plan") != self.plan or metadata.get("sha256") != _hash(arrays):
+            return None
+        return int(metadata["stripes_done"]), arrays
+
+
+def _hash(arrays: dict[str, npt.NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
+
+
+def plan_of(
+    config: MiningConfig, provenance: Provenance, processes: Processes, block_size: int
+) -> str:
+    """All that half-finished lists depend on; the budget of memory only counts by its blocks."""
+    settings = {**asdict(config), "memory": None}
+    share = processes.rank, processes.size
+    return json.dumps([asdict(provenance), settings, share, block_size])
 
 
 def _arrays_of(lists: TopLists, rows: int, *, prefix: str) -> dict[str, npt.NDArray[Any]]:

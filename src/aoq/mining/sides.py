@@ -80,4 +80,5 @@ class Side(Generic[E]):
                 scores = some.scores(anchors, rows, block)
                 idx, columns = np.nonzero(scores >= lists.floors[rows, None])
                 lists.offer(rows, idx, scores[idx, columns], columns + block.start)
+            lists.settle(rows)
         return lists

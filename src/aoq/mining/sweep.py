@@ -93,7 +93,7 @@ class Sweep(Generic[E]):
             before.result()  # the same texts with the stripe above come first
         scores = self._side.scores(images, stripe, texts)
         if stripe.start == self.images.start:
-            rows = _evenly_spread(len(scores), _SAMPLE)
+            rows = evenly_spread(len(scores), _SAMPLE)
             self.t2i.guess_floors(texts, np.ascontiguousarray(scores[rows].T))
         hits = [
             self._look_through(scores[rows], stripe, rows, texts)
@@ -149,7 +149,7 @@ class _Sample(Generic[E]):
 
     @classmethod
     def of_texts(cls, texts: Rows[E], positives: Positives) -> _Sample[E]:
-        ids = _evenly_spread(len(texts), _SAMPLE)
+        ids = evenly_spread(len(texts), _SAMPLE)
         return cls(texts[torch.from_numpy(ids)], positives.swapped.of_images(ids).swapped)
 
     def scores(self, side: Side[E], images: E, stripe: slice) -> Floats:
@@ -158,7 +158,7 @@ class _Sample(Generic[E]):
         return scores
 
 
-def _evenly_spread(total: int, count: int) -> Ids:
+def evenly_spread(total: int, count: int) -> Ids:
     """At most `count` of 0..total, evenly spread."""
     return np.unique(np.linspace(0, total - 1, count).astype(np.int64))
 

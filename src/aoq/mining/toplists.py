@@ -3,8 +3,8 @@
 Almost all scores are far too low to enter a list. So every anchor has a floor, and only the few
 scores above it, the hits, are looked at again. A floor that waits until a list is full rises
 late; here it is set where the list will end once everything has been seen, judged by the share
-that has been seen so far. Such a floor can be too high: then the list ends up short, which shows,
-and the anchor is ranked again without one. Lists that are full are exact.
+that has been seen so far. Such a floor can be too high: then the list ends below it, which shows,
+and the anchor is ranked again without one. Lists that end above their floor are exact.
 
 A hit is one integer, its key: the score's bits above, the id below. Keys order by score, and
 equal scores by id, so that lists depend neither on the order of the blocks nor on their size.
@@ -51,11 +51,18 @@ def ids_of(keys: Keys) -> Int32s:
 
 
 class TopLists:
-    """Lists of `n_anchors` anchors, `depth` of `n_candidates` candidates each."""
+    """Lists of `n_anchors` anchors, `depth` of `n_candidates` candidates each.
 
-    def __init__(self, n_anchors: int, *, depth: int, n_candidates: int) -> None:
+    Candidates that come in groups of `alike`, as the captions of one picture do, score alike; a
+    sample of them then tells less about the others.
+    """
+
+    def __init__(
+        self, n_anchors: int, *, depth: int, n_candidates: int, alike: float = 1.0
+    ) -> None:
         self.depth = depth
         self.n_candidates = n_candidates
+        self.alike = alike
         self.keys: Keys = np.zeros((n_anchors, self.capacity(depth)), np.uint64)
         self.fills = np.zeros(n_anchors, np.int32)
         self.floors: Floats = np.full(n_anchors, _LOWEST, np.float32)
@@ -78,7 +85,8 @@ class TopLists:
     def rank_to_keep(self, seen: int) -> int:
         """The rank, among the candidates seen, that the end of the whole list hardly passes."""
         expected = self.depth * seen / self.n_candidates
-        return min(math.ceil(expected + _DEVIATIONS * math.sqrt(expected)) + 2, self.depth)
+        margin = _DEVIATIONS * math.sqrt(expected * self.alike) + 2
+        return min(math.ceil(expected + margin), self.depth)
 
     def guess_floors(self, anchors: slice, sample: Floats) -> None:
         """Set floors by the scores of a sample of the candidates. (anchors, sample)"""
@@ -88,7 +96,7 @@ class TopLists:
         rank = self.rank_to_keep(size)
         if rank < min(size, self.depth):
             floors = np.partition(sample, size - rank, axis=1)[:, size - rank]
-            self.floors[anchors] = np.maximum(floors, _LOWEST)
+            self.floors[anchors] = np.where(floors > _LOWEST, floors, _LOWEST)
 
     def offer(self, anchors: slice, idx: Ids, scores: Floats, ids: Ids) -> None:
         """Take over hits, ordered by anchor: `idx` counts from the first of `anchors`."""
@@ -111,7 +119,7 @@ class TopLists:
             fits = place < capacity
             places[(idx * capacity + place)[fits]] = keys[fits]
             np.minimum(fills + counts, capacity, out=fills)
-            self._cut(full + anchors.start, rank=self.depth)
+            self._cut(full + anchors.start)
             left = ~fits
             left[left] = scores[left] >= self.floors[anchors].take(idx[left])
             idx, keys, scores = idx[left], keys[left], scores[left]
@@ -120,8 +128,9 @@ class TopLists:
         """Set floors by the hits among `seen` candidates, if the `latest` of them are many."""
         if seen < self.n_candidates and self._is_due(seen, latest):
             rank = self.rank_to_keep(seen)
-            rows = np.arange(anchors.start, anchors.stop)
-            self._cut(rows[self.fills[anchors] > rank], rank)
+            rows = anchors.start + np.flatnonzero(self.fills[anchors] > rank)
+            if len(rows):
+                self._raise(rows, self._best_keys(rows, rank)[:, 0])
 
     @staticmethod
     def _is_due(seen: int, latest: int) -> bool:
@@ -129,28 +138,39 @@ class TopLists:
         before = max(seen - latest, 1)
         return math.floor(math.log(seen, _GROWTH)) > math.floor(math.log(before, _GROWTH))
 
-    def _cut(self, rows: Ids, rank: int) -> None:
-        """Keep the best `rank` candidates of some anchors that have more; the last is the floor."""
-        if not len(rows):
-            return
+    def _best_keys(self, rows: Ids, count: int) -> Keys:
+        """The best so many hits of some anchors that have more; the lowest of them first."""
         width = int(self.fills[rows].max())
-        best = np.partition(self.keys[rows, :width], width - rank, axis=1)[:, width - rank :]
-        self.keys[rows, :rank] = best
-        self.keys[rows, rank:width] = NO_KEY
-        self.fills[rows] = rank
-        self.floors[rows] = scores_of(best[:, 0])
+        return np.partition(self.keys[rows, :width], width - count, axis=1)[:, width - count :]
 
-    def short(self) -> Ids:
-        """The anchors whose floor was too high: their lists miss candidates that were seen."""
-        return np.flatnonzero((self.fills < self.depth) & (self.floors > _LOWEST))
+    def _raise(self, rows: Ids, keys: Keys) -> None:
+        self.floors[rows] = np.maximum(self.floors[rows], scores_of(keys))
+
+    def _cut(self, rows: Ids) -> None:
+        """Keep no more than the lists' depth of some anchors that have more."""
+        best = self._best_keys(rows, self.depth)
+        self.keys[rows, : self.depth] = best
+        self.keys[rows, self.depth :] = NO_KEY
+        self.fills[rows] = self.depth
+        self._raise(rows, best[:, 0])
+
+    def settle(self, anchors: slice) -> Ids:
+        """Sort lists, best first; return the anchors whose floor was too high.
+
+        Their lists may miss candidates below the floor. Places that were never filled come last.
+        """
+        beyond = self.keys.shape[1] - self.depth
+        best = np.partition(self.keys[anchors], beyond, axis=1)[:, beyond:]
+        best.sort(axis=1)
+        self.keys[anchors, : self.depth] = best[:, ::-1]
+        last, floors = best[:, 0], self.floors[anchors]
+        short = (floors > _LOWEST) & ((last == NO_KEY) | (scores_of(last) < floors))
+        rows: Ids = anchors.start + np.flatnonzero(short)
+        return rows
 
     def best(self, anchors: slice) -> Keys:
-        """The lists, best first; places that were never filled come last."""
-        keys = self.keys[anchors]
-        beyond = keys.shape[1] - self.depth
-        best = np.partition(keys, beyond, axis=1)[:, beyond:]
-        best.sort(axis=1)
-        return best[:, ::-1]
+        """Lists that are settled, best first."""
+        return self.keys[anchors, : self.depth]
 
 
 def merged(lists: list[Keys]) -> Keys:

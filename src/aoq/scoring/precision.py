@@ -32,18 +32,13 @@ def full_precision(values: Tensor) -> torch.autocast:
 
 @dataclass(frozen=True)
 class Rounded:
-    """A scorer of encodings that are rounded first; what it then computes is not.
-
-    A GPU multiplies such numbers without loss on its tensor cores. Elsewhere this only shows
-    what rounding does to the scores.
-    """
+    """A scorer of encodings that are rounded first; what it then computes is not."""
 
     scorer: Scorer[Any]
     dtype: torch.dtype
 
     def score_matrix(self, images: Any, texts: Any) -> Tensor:
-        with _tensor_cores():
-            return self.scorer.score_matrix(self._round(images), self._round(texts))
+        return self.scorer.score_matrix(self._round(images), self._round(texts))
 
     def score_pairs(self, images: Any, texts: Any) -> Tensor:
         return self.scorer.score_pairs(self._round(images), self._round(texts))
@@ -60,11 +55,14 @@ def rounded(scorer: Scorer[E], precision: Precision) -> Scorer[E]:
 
 
 @contextmanager
-def _tensor_cores() -> Iterator[None]:
-    """Let float32 products run on tensor cores, which keep the digits of half precision."""
+def tensor_cores(precision: Precision) -> Iterator[None]:
+    """Let products of rounded numbers run on tensor cores, which lose none of their digits.
+
+    The switch is one for the whole process: turn it where no thread is at work.
+    """
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32
-    matmul.allow_tf32 = True
+    matmul.allow_tf32 = before or precision != "float32"
     try:
         yield
     finally:

@@ -22,7 +22,7 @@ class Scorer(Protocol[E_contra]):
     """Scores encoded images against encoded texts; higher is closer."""
 
     def score_matrix(self, images: E_contra, texts: E_contra) -> Tensor:
-        """Every image against every text. (N, M)"""
+        """Every image against every text, in a tensor that the caller may write to. (N, M)"""
         ...
 
     def score_pairs(self, images: E_contra, texts: E_contra) -> Tensor:

@@ -17,7 +17,8 @@ import torch
 
 from aoq.config import MiningConfig, Recipe, RoundConfig
 from aoq.mining.candidates import CandidateLists, Provenance
-from aoq.mining.offline import mine, usable_depth
+from aoq.mining.direction import usable_depth
+from aoq.mining.offline import mine
 from aoq.models import build_model, count_parameters
 from aoq.randomness import epoch_order
 from aoq.sampling import OfflineSampler

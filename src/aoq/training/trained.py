@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import evaluate_encoded
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.offline import mine_together
+from aoq.mining.report import mining_report, report_file
+from aoq.mining.rerank import agreement, rerank
 from aoq.processes import ALONE, Processes
 from aoq.progress import EventLog, say
 from aoq.recipes import load_recipe
@@ -129,42 +133,79 @@ def mine_run(
     *,
     data: Path | None = None,
     config: MiningConfig | None = None,
+    proposals: Path | None = None,
+    sample: int = 100,
     processes: Processes = ALONE,
 ) -> CandidateLists | None:
     """Rank the training set with a trained model, or with several as one, and store the lists.
+
+    With `proposals`, the lists of another model, only what is in them is ranked; the exact lists
+    of so many images and texts, the `sample`, then show how much is missed that way.
 
     Several processes call this together; the first one returns the lists. Killed, it goes on
     where it was.
     """
     runs = [runs] if isinstance(runs, Path) else runs
     first = RunDirectory(runs[0]).require_trained()
+    config = config or load_recipe(first.config).mining
+    proposed = None if proposals is None else _open_proposals(proposals, data or _own_data(runs[0]))
     started = time.monotonic()
     teacher = ScoredSplit.together(open_splits(runs, split="train", data=data, on_disk=processes))
     saved = out.with_name(f".{out.name}.{processes.rank}-of-{processes.size}.saved")
-    mined = mine_together(
+    mine_all = mine_together if proposed is None else partial(rerank, proposals=proposed)
+    mined = mine_all(
         teacher.scorer,
         teacher.encoded,
         teacher.dataset.positives,
-        config=config or load_recipe(first.config).mining,
+        config=config,
         provenance=Provenance(teacher=teacher.model_hash, data=teacher.dataset.fingerprint),
         captions=teacher.dataset.captions,
         processes=processes,
         saved=saved,
     )
+    seconds = time.monotonic() - started
     if mined is not None:
-        mined.lists.save(out)
-        seconds = time.monotonic() - started
-        i2t, t2i = mined.lists.i2t, mined.lists.t2i
-        EventLog(first.events).write(
-            "mined", seconds=round(seconds, 2), i2t=i2t.shape, t2i=t2i.shape
+        report = mining_report(
+            teacher.scorer, teacher.encoded, teacher.dataset, mined, config=config
         )
+        report.save(report_file(out))
+        mined.lists.save(out)
+        i2t, t2i = mined.lists.i2t, mined.lists.t2i
         say(
             f"mined {i2t.shape[1]} texts for each of {len(i2t):,} images and {t2i.shape[1]} "
             f"images for each of {len(t2i):,} texts in {seconds:.1f} s"
         )
+    agreed = {}
+    if proposed is not None and sample:
+        agreed = agreement(
+            teacher.scorer,
+            teacher.encoded,
+            teacher.dataset.positives,
+            proposed,
+            config=config,
+            sample=sample,
+            processes=processes,
+        )
+    if mined is not None:
+        for part in agreed.values():
+            say(part.sentence)
+        EventLog(first.events).write(
+            "mined",
+            seconds=round(seconds, 2),
+            i2t=mined.lists.i2t.shape,
+            t2i=mined.lists.t2i.shape,
+            dropped=mined.n_dropped,
+            **{f"agreement_{direction}": asdict(part) for direction, part in agreed.items()},
+        )
     processes.barrier()  # the lists are there: what was saved on the way is of no use any more
-    saved.unlink(missing_ok=True)
+    if processes.is_first:
+        for leftover in out.parent.glob(f"*.{glob.escape(out.name)}.*-of-*.saved*"):
+            leftover.unlink()
     return None if mined is None else mined.lists
+
+
+def _open_proposals(path: Path, data: Path) -> CandidateLists:
+    return CandidateLists.load(path).require_fit(open_dataset(data, "train"), source=path)
 
 
 def evaluate_run(

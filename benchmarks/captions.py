@@ -1,56 +1,15 @@
-"""Mining with an embedding model, and the caption loss of VSRN.
-
-Baselines are plain loops written for the purpose: mining one anchor at a time with a full sort, and
-the caption decoder one word at a time to its full length.
-"""
+"""The caption loss of VSRN, against a decoder that goes word by word to its full length."""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
-from aoq.config import MiningConfig
-from aoq.mining.candidates import Provenance
-from aoq.mining.offline import mine
 from aoq.models.captioner import CaptionModel, caption_labels
-from aoq.scoring.encoded import EncodedDataset
-from aoq.scoring.inner_product import InnerProduct
-from aoq.types import Encoding, Positives, Texts
+from aoq.types import Texts
 from benchmarks.harness import Comparison, Task
 
-IMAGES, TEXTS, WIDTH = 2_000, 10_000, 1024
-DEPTH_TEXTS, DEPTH_IMAGES = 300, 60
+WIDTH = 1024
 BATCH, REGIONS, MAX_WORDS = 128, 36, 60
-
-
-def mining_tasks() -> tuple[Task, Task]:
-    random = torch.Generator().manual_seed(0)
-    images = torch.nn.functional.normalize(torch.randn(IMAGES, WIDTH, generator=random))
-    texts = torch.nn.functional.normalize(torch.randn(TEXTS, WIDTH, generator=random))
-    ids = np.arange(TEXTS)
-    pairs = np.stack([ids // (TEXTS // IMAGES), ids], axis=1)
-    positives = Positives.from_pairs(pairs, n_images=IMAGES, n_texts=TEXTS)
-    encoded = EncodedDataset(Encoding(images), Encoding(texts))
-    config = MiningConfig(depth_texts=DEPTH_TEXTS, depth_images=DEPTH_IMAGES)
-
-    def ours() -> object:
-        return mine(
-            InnerProduct(), encoded, positives, config=config, provenance=Provenance("", "")
-        )
-
-    def one_at_a_time() -> object:
-        lists = []
-        for image in range(IMAGES):
-            scores = texts @ images[image]
-            scores[torch.from_numpy(positives.texts_of(image))] = -torch.inf
-            lists.append(scores.argsort(descending=True)[:DEPTH_TEXTS])
-        for text in range(TEXTS):
-            scores = images @ texts[text]
-            scores[torch.from_numpy(positives.images_of(text))] = -torch.inf
-            lists.append(scores.argsort(descending=True)[:DEPTH_IMAGES])
-        return lists
-
-    return ours, one_at_a_time
 
 
 def caption_tasks() -> tuple[Task, Task]:
@@ -94,13 +53,6 @@ def caption_tasks() -> tuple[Task, Task]:
 
 
 COMPARISONS = [
-    Comparison(
-        name="mining",
-        what=f"both lists of {IMAGES:,} images x {TEXTS:,} texts, D {WIDTH}, one pass in blocks",
-        baseline="one anchor at a time, each direction on its own, full sort",
-        setup=mining_tasks,
-        repeats=3,
-    ),
     Comparison(
         name="caption loss",
         what=f"forward and backward, batch {BATCH}, {REGIONS} regions, captions of 8 to 17 words",

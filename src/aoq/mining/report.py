@@ -1,0 +1,337 @@
+"""The mining report: what the rules dropped, how it scores, and what rounding missed.
+
+Whoever turns a rule on should see what it does: how many candidates it drops, whether those score
+like positives or like the ones that are kept, and a few of them in words. Mining counts what it
+drops but does not remember it, so for the rest some anchors are ranked once more, against
+everything. Without rules and in full precision there is nothing to find out that way: the report
+then holds the scores of positives and of kept candidates, and costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from aoq.config import MiningConfig
+from aoq.data.dataset import PairDataset
+from aoq.errors import UserError
+from aoq.mining.captions import words_of
+from aoq.mining.direction import Direction, directions
+from aoq.mining.filters import (
+    EQUAL_CAPTIONS,
+    NEAR_CAPTIONS,
+    SCORE_SHARE,
+    SKIP_FIRST,
+    pair_scores,
+)
+from aoq.mining.sides import Side
+from aoq.mining.together import Mined
+from aoq.mining.toplists import Floats, Int32s, ids_of, keys_of, scores_of
+from aoq.progress import progress_bar
+from aoq.scoring.blocks import ranges
+from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.precision import rounded
+from aoq.scoring.protocol import Scorer
+from aoq.storage import write_json
+from aoq.types import Bools, Ids, Positives
+
+E = TypeVar("E")
+PERCENTILES = (5, 25, 50, 75, 95)
+EXAMPLES = 3  # of every rule and direction
+_SAMPLED = 20_000  # positive pairs, and lists of either kind
+_RANKED = 100  # anchors of either kind
+_SCORES_HELD = 2**26  # at the most: all of those anchors at COCO's size, fewer beyond it
+_CANDIDATES_AT_ONCE = 512
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of one kind of pair, by percentiles of a sample."""
+
+    n: int
+    "How many pairs there are."
+    n_sampled: int
+    percentiles: dict[str, float]
+    "From p5 to p95; nothing where the sample is empty."
+
+    @classmethod
+    def of(cls, sample: Floats, *, n: int) -> Scores:
+        sample = sample[np.isfinite(sample)]  # float16 can overflow
+        values = np.percentile(sample, PERCENTILES).tolist() if len(sample) else []
+        names = (f"p{percent}" for percent in PERCENTILES)
+        return cls(n, len(sample), dict(zip(names, values, strict=False)))
+
+
+@dataclass(frozen=True)
+class Example:
+    """A candidate that was dropped, with its anchor: one is the image, the other the text."""
+
+    image: str
+    caption: str
+    "The one of the image's captions that is most like the text."
+    text: str
+    words: str
+    score: float
+    best_positive: float
+    "The score of the anchor's closest positive."
+
+
+@dataclass(frozen=True)
+class DroppedBy:
+    """What one rule dropped from the lists of one direction."""
+
+    rule: str
+    scores: Scores
+    "Sampled are those that would have been in their list; equal captions count at any rank."
+    examples: tuple[Example, ...]
+    "The hardest of the sample, one an anchor."
+
+
+@dataclass(frozen=True)
+class DirectionReport:
+    """The lists of one direction."""
+
+    kept: Scores
+    dropped: tuple[DroppedBy, ...]
+    "By rule, in the order in which they apply."
+    n_excused: int
+    "Anchors to which the rules left too few candidates: these keep what they had."
+    n_ranked: int
+    "Anchors that were ranked once more: the sample of what was dropped, and of recall."
+    recall: float | None
+    "Of rounded scores: the share of the candidates in full precision that they find."
+
+
+@dataclass(frozen=True)
+class MiningReport:
+    """What mining kept and dropped; stored beside the lists."""
+
+    precision: str
+    positives: Scores
+    i2t: DirectionReport
+    t2i: DirectionReport
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def save(self, path: Path) -> None:
+        write_json(path, self.as_dict())
+
+    @classmethod
+    def load(cls, path: Path) -> MiningReport:
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                precision=fields["precision"],
+                positives=Scores(**fields["positives"]),
+                i2t=_direction_from(fields["i2t"]),
+                t2i=_direction_from(fields["t2i"]),
+            )
+        except (ValueError, TypeError, KeyError):
+            raise UserError(
+                f"{path} is no mining report; expected the JSON that `aoq mine` writes: mine again."
+            ) from None
+
+
+def report_file(lists: Path) -> Path:
+    """Where the report of a file of lists is."""
+    return lists.with_suffix(".report.json")
+
+
+def _direction_from(fields: dict[str, Any]) -> DirectionReport:
+    dropped = tuple(
+        DroppedBy(
+            part["rule"],
+            Scores(**part["scores"]),
+            tuple(Example(**example) for example in part["examples"]),
+        )
+        for part in fields["dropped"]
+    )
+    return DirectionReport(**{**fields, "kept": Scores(**fields["kept"]), "dropped": dropped})
+
+
+def mining_report(
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
+    dataset: PairDataset,
+    mined: Mined,
+    *,
+    config: MiningConfig,
+) -> MiningReport:
+    """Report on what `scorer` has mined.
+
+    Percentiles are those of 20,000 positive pairs and of 20,000 lists of either kind, and of what
+    was dropped from the lists of 100 images and 100 texts, evenly spread over the data set.
+    """
+    exact = None if config.precision == "float32" else scorer
+    scorer = rounded(scorer, config.precision)
+    lists, rules, positives = mined.lists, mined.rules, dataset.positives
+    some = replace(positives, pairs=positives.pairs[_evenly(len(positives.pairs), _SAMPLED)])
+    i2t, t2i = directions(
+        scorer,
+        encoded,
+        rules,
+        depth_texts=lists.depth_texts,
+        depth_images=lists.depth_images,
+    )
+    return MiningReport(
+        precision=config.precision,
+        positives=Scores.of(pair_scores(scorer, encoded, some), n=len(positives.pairs)),
+        i2t=_report_direction(
+            i2t,
+            dataset,
+            kept_scores=lists.i2t_scores,
+            n_dropped={rule: n for rule, (n, _) in mined.n_dropped.items()},
+            n_excused=mined.n_excused[0],
+            exact=exact,
+        ),
+        t2i=_report_direction(
+            t2i,
+            dataset,
+            kept_scores=lists.t2i_scores,
+            n_dropped={rule: n for rule, (_, n) in mined.n_dropped.items()},
+            n_excused=mined.n_excused[1],
+            exact=exact,
+        ),
+    )
+
+
+def _report_direction(
+    direction: Direction[E],
+    dataset: PairDataset,
+    *,
+    kept_scores: Floats,
+    n_dropped: dict[str, int],
+    n_excused: int,
+    exact: Scorer[E] | None,
+) -> DirectionReport:
+    """One direction; `exact` is the scorer in full precision where the lists are rounded."""
+    side, depth = direction.side, direction.depth
+    of_texts = side.anchors_are_texts
+    positives = dataset.positives.swapped if of_texts else dataset.positives
+    n_ranked = min(_RANKED, max(1, _SCORES_HELD // positives.n_texts))
+    anchors = _evenly(positives.n_images, n_ranked if n_dropped or exact is not None else 0)
+    scores: dict[str, list[Floats]] = {rule: [] for rule in n_dropped}
+    examples: dict[str, list[Example]] = {rule: [] for rule in n_dropped}
+    found: list[Int32s] = []
+    for ranking in _rank(side, anchors, positives):
+        found.append(ranking.ids[:depth])
+        for rule, dropped in _dropped(direction, ranking, tuple(n_dropped)).items():
+            scores[rule].append(ranking.scores[dropped])
+            if dropped.any():
+                hardest = int(dropped.argmax())
+                examples[rule].append(_example(ranking, hardest, dataset, of_texts=of_texts))
+    recall = None
+    if exact is not None:
+        rankings = _rank(replace(side, scorer=exact), anchors, positives)
+        wanted = (ranking.ids[:depth] for ranking in rankings)
+        shares = [np.isin(*pair).mean() for pair in zip(wanted, found, strict=True)]
+        recall = float(np.mean(shares))
+    return DirectionReport(
+        kept=Scores.of(kept_scores[_evenly(len(kept_scores), _SAMPLED)], n=kept_scores.size),
+        dropped=tuple(
+            DroppedBy(
+                rule,
+                Scores.of(np.concatenate(scores[rule]), n=n),
+                tuple(sorted(examples[rule], key=lambda one: -one.score)[:EXAMPLES]),
+            )
+            for rule, n in n_dropped.items()
+        ),
+        n_excused=n_excused,
+        n_ranked=len(anchors),
+        recall=recall,
+    )
+
+
+def _evenly(count: int, most: int) -> Ids:
+    """At most so many of 0..count, evenly spread."""
+    size = min(count, most)
+    return np.arange(size) * count // max(size, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ranking:
+    """One anchor with its candidates, positives left out, hardest first."""
+
+    anchor: int
+    best_positive: float
+    ids: Int32s
+    scores: Floats
+
+
+def _rank(side: Side[E], anchors: Ids, positives: Positives) -> Iterator[_Ranking]:
+    """Rank some anchors against everything; the candidates are read once."""
+    if not len(anchors):
+        return
+    kinds = ("texts", "images") if side.anchors_are_texts else ("images", "texts")
+    ids = np.arange(positives.n_texts)
+    scores = np.empty((len(anchors), len(ids)), np.float32)
+    rows = side.anchors[torch.from_numpy(anchors)]
+    description = f"rank {len(anchors)} {kinds[0]} for the report"
+    with progress_bar(description, total=len(ids), unit=kinds[1]) as update:
+        for block in ranges(len(ids), _CANDIDATES_AT_ONCE):
+            scores[:, block] = side.matrix(rows, side.candidates[block])
+            update(advance=block.stop - block.start)
+    np.nan_to_num(scores, copy=False, nan=_LOWEST)  # float16 can overflow
+    for anchor, row in zip(anchors.tolist(), scores, strict=True):
+        own = positives.texts_of(anchor)
+        keys = np.sort(keys_of(np.delete(row, own), np.delete(ids, own)))[::-1]
+        yield _Ranking(anchor, float(row[own].max(initial=_LOWEST)), ids_of(keys), scores_of(keys))
+
+
+def _dropped(
+    direction: Direction[E], ranking: _Ranking, names: tuple[str, ...]
+) -> dict[str, Bools]:
+    """Which candidates each rule, by its name, keeps out of the list of an anchor.
+
+    A candidate counts for the first rule that drops it, if it ranks above the last that is kept.
+    """
+    anchor, ids = ranking.anchor, ranking.ids
+    nothing = np.zeros(len(ids), dtype=bool)
+    equal = direction.side.positives.contains(anchor, ids)
+    ceilings, near_of = direction.ceilings, direction.near
+    high = nothing if ceilings is None else (ranking.scores > ceilings[anchor]) & ~equal
+    near = nothing if near_of is None else near_of(np.array(anchor), ids) & ~equal & ~high
+    last = direction.skip_first + direction.depth
+    left = np.flatnonzero(~(equal | high | near))
+    if len(left) < last:  # the anchor is excused
+        high = near = nothing
+        left = np.flatnonzero(~equal)
+    first = nothing.copy()
+    first[left[: direction.skip_first]] = True
+    in_reach = np.arange(len(ids)) < left[last - 1]
+    dropped = {EQUAL_CAPTIONS: equal, SCORE_SHARE: high, NEAR_CAPTIONS: near, SKIP_FIRST: first}
+    return {
+        name: dropped[rule] & in_reach
+        for name in names
+        for rule in dropped
+        if name.startswith(rule)
+    }
+
+
+def _example(ranking: _Ranking, place: int, dataset: PairDataset, *, of_texts: bool) -> Example:
+    """A dropped candidate in words; an image by the caption that is most like the text."""
+    anchor, candidate = ranking.anchor, int(ranking.ids[place])
+    image, text = (candidate, anchor) if of_texts else (anchor, candidate)
+    words = set(words_of(dataset.captions[text]))
+
+    def likeness(caption: str) -> float:
+        others = set(words_of(caption))
+        return len(words & others) / max(len(words | others), 1)
+
+    captions = [dataset.captions[own] for own in dataset.positives.texts_of(image)]
+    return Example(
+        image=dataset.image_ids[image],
+        caption=max(captions, key=likeness),
+        text=dataset.caption_ids[text],
+        words=dataset.captions[text],
+        score=float(ranking.scores[place]),
+        best_positive=ranking.best_positive,
+    )

@@ -1,0 +1,363 @@
+"""Lists of models that are too slow to rank everything: another model proposes, they re-rank.
+
+A teacher whose scores are cheap mines deep lists; the slow model scores those pairs only and keeps
+its own hardest. A pair that either side proposes is scored once and counts for both. What is lost
+is known: `agreement` says how much of the exact lists of some anchors was proposed at all.
+
+Pairs are scored an image at a time, against its proposed texts. Most of a pair's cost is to take
+its members out, and an image takes more than a text: with 36 regions of 1,024 numbers this way
+scores about twice as many pairs a second as aligned batches, or as one text against its images.
+Similar images scored together share too few texts to gain much by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from aoq.config import MiningConfig
+from aoq.errors import UserError
+from aoq.mining.candidates import CandidateLists, Provenance
+from aoq.mining.direction import Direction, directions
+from aoq.mining.filters import Rules
+from aoq.mining.saved import SavedSweep, plan_of
+from aoq.mining.sides import Side
+from aoq.mining.sweep import Sweep, evenly_spread, worker_threads
+from aoq.mining.together import Mined, block_size_for, finish_together, run_sweep
+from aoq.mining.toplists import Floats, Int32s, TopLists, ids_of
+from aoq.processes import ALONE, Processes
+from aoq.progress import progress_bar
+from aoq.scoring.blocks import block_size_within, ranges
+from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.precision import rounded, tensor_cores
+from aoq.scoring.protocol import Scorer
+from aoq.types import Bools, Ids, Positives
+
+E = TypeVar("E")
+_IMAGES_AT_ONCE = 256  # between two chances to save
+_SCORED_AT_ONCE = 512  # candidates, where they are no larger than the next line allows
+_TAKEN_OUT = 64 * 2**20  # bytes
+_LISTS_AT_ONCE = 4096  # that are looked through together
+_FIRST = 10  # of a list, on which agreement is reported too
+_RANKED_AT_ONCE = 16  # anchors whose exact lists a thread finds in one go
+
+
+@dataclass(frozen=True, eq=False)
+class ProposedSide(Side[E]):
+    """Anchors and candidates of which only some pairs are ever scored."""
+
+    own: Int32s  # (anchors, h), what each anchor proposes
+    other: Int32s  # (candidates, h), what each candidate proposes
+    at_once: int
+    "Candidates that are scored together."
+
+    @classmethod
+    def of(cls, side: Side[E], proposals: CandidateLists, *, at_most: int) -> ProposedSide[E]:
+        """The same side, with what the lists propose."""
+        own, other = proposals.i2t, proposals.t2i
+        if side.anchors_are_texts:
+            own, other = other, own
+        fitting = max(64, min(_SCORED_AT_ONCE, _TAKEN_OUT // side.candidates.row_nbytes))
+        return cls(
+            side.scorer,
+            side.anchors,
+            side.candidates,
+            side.positives,
+            side.anchors_are_texts,
+            own=own,
+            other=other,
+            at_once=min(fitting, at_most),
+        )
+
+    def pairs(self, anchors: Ids) -> tuple[Ids, Ids]:
+        """Places in `anchors` and candidates of all that either side proposes, in rising order."""
+        n_candidates = len(self.other)
+        place = np.full(len(self.own), -1)
+        place[anchors] = np.arange(len(anchors))
+        keys = [(np.arange(len(anchors))[:, None] * n_candidates + self.own[anchors]).ravel()]
+        for block in ranges(n_candidates, _LISTS_AT_ONCE):
+            places = place[self.other[block]]
+            candidates, columns = np.nonzero(places >= 0)
+            found = places[candidates, columns]
+            keys.append(found * n_candidates + candidates + block.start)
+        places, candidates = np.divmod(np.unique(np.concatenate(keys)), n_candidates)
+        free = ~self.positives.contains(anchors[places], candidates)
+        return places[free], candidates[free]
+
+    def proposes(self, anchors: Ids, lists: Int32s) -> Bools:
+        """Whether either side proposes each candidate of the anchors' lists. (anchors, h)"""
+        places, candidates = self.pairs(anchors)
+        offsets = np.arange(len(anchors)) * len(self.other)
+        return np.isin(lists + offsets[:, None], candidates + offsets[places])
+
+    def score(self, anchor: int, candidates: Ids) -> Floats:
+        """One anchor against some candidates."""
+        taken_out = self.anchors[slice(anchor, anchor + 1)]
+        parts = [
+            self.matrix(taken_out, self.candidates[torch.from_numpy(candidates[piece])])[0]
+            for piece in ranges(len(candidates), self.at_once)
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def rank(
+        self,
+        anchor_ids: Ids,
+        *,
+        depth: int,
+        block_size: int,
+        candidates: slice | None = None,
+        ceilings: Floats | None = None,
+    ) -> TopLists:
+        """The lists of some anchors, in their order, of everything that is proposed."""
+        lists = TopLists(len(anchor_ids), depth=depth, n_candidates=len(self.other))
+        lists.ceilings = ceilings
+        places, proposed = self.pairs(anchor_ids)
+        for row, ids in enumerate(_by_place(places, proposed, count=len(anchor_ids))):
+            scores = self.score(int(anchor_ids[row]), ids)
+            _offer(lists, slice(row, row + 1), np.zeros(len(ids), np.int64), scores, ids)
+        lists.settle(slice(0, len(lists)))
+        return lists
+
+
+def _by_place(places: Ids, candidates: Ids, *, count: int) -> list[Ids]:
+    """The candidates of each of `count` anchors; `places` rise."""
+    return np.split(candidates, np.searchsorted(places, np.arange(1, count)))
+
+
+def _offer(lists: TopLists, anchors: slice, idx: Ids, scores: Floats, ids: Ids) -> None:
+    """Offer what is above the floors, and is a number at all."""
+    above = scores >= lists.floors[anchors].take(idx)
+    lists.offer(anchors, idx[above], scores[above], ids[above])
+
+
+@dataclass(frozen=True, eq=False)
+class ProposedSweep(Sweep[E]):
+    """A pass over the proposed pairs only, a stripe of images at a time."""
+
+    side: ProposedSide[E]
+    "Of the images."
+
+    def run(self, *, first_stripe: int = 0, pause: Callable[[], bool]) -> Iterator[int]:
+        """Yields how many stripes are done when `pause` says so; nothing is under way then."""
+        n_images = self.images.stop - self.images.start
+        with (
+            progress_bar("re-rank", total=n_images, unit="images") as update,
+            worker_threads(self.encoded.device) as workers,
+        ):
+            update(advance=min(first_stripe * self.block_size, n_images))
+            for number, stripe in enumerate(self.stripes[first_stripe:], first_stripe + 1):
+                images = np.arange(stripe.start, stripe.stop)
+                places, texts = self.side.pairs(images)
+                of_images = _by_place(places, texts, count=len(images))
+                parts = []
+                for scores in workers.pool.map(self.side.score, images.tolist(), of_images):
+                    parts.append(scores)
+                    update()
+                self._fill(stripe, places, texts, np.concatenate(parts))
+                if pause():
+                    yield number
+
+    def _fill(self, stripe: slice, places: Ids, texts: Ids, scores: Floats) -> None:
+        """Feed both kinds of list with the scores of a stripe."""
+        _offer(self.i2t, self._rows(stripe), places, scores, texts)
+        by_text = np.argsort(texts, kind="stable")
+        images = places[by_text] + stripe.start
+        _offer(self.t2i, slice(0, len(self.t2i)), texts[by_text], scores[by_text], images)
+
+
+def rerank(
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
+    positives: Positives,
+    proposals: CandidateLists,
+    *,
+    config: MiningConfig,
+    provenance: Provenance,
+    captions: Sequence[str] | None = None,
+    processes: Processes = ALONE,
+    saved: Path | None = None,
+    save_every: float = 10.0,
+) -> Mined | None:
+    """The hardest negatives of every image and text among those that `proposals` name.
+
+    Otherwise as `mine_together`: each process has its share of the images, the first one gets the
+    lists, and with a file `saved` a killed process goes on and ends up with the same, bit by bit.
+    The proposals have to fit the data set (`CandidateLists.require_fit`).
+    """
+    scorer = rounded(scorer, config.precision)
+    rules = Rules.from_config(config, scorer, encoded, positives, captions)
+    images, texts = directions(
+        scorer,
+        encoded,
+        rules,
+        depth_texts=config.depth_texts,
+        depth_images=config.depth_images,
+    )
+    beside = images.nbytes(positives.n_images) + texts.nbytes(positives.n_texts)
+    beside += proposals.i2t.nbytes + proposals.t2i.nbytes
+    at_most = block_size_within(
+        config.memory, encoded, beside=beside, blocks=torch.get_num_threads()
+    )
+    of_images = ProposedSide.of(images.side, proposals, at_most=at_most)
+    of_texts = ProposedSide.of(texts.side, proposals, at_most=at_most)
+    n_struck = _struck(of_images, images), _struck(of_texts, texts)
+    images, texts = replace(images, side=of_images), replace(texts, side=of_texts)
+
+    share = processes.share(positives.n_images)
+    sweep = ProposedSweep(
+        scorer,
+        encoded,
+        rules.struck,
+        images=share,
+        i2t=images.new_lists(share, n_candidates=positives.n_texts),
+        t2i=texts.new_lists(slice(0, positives.n_texts), n_candidates=share.stop - share.start),
+        block_size=_IMAGES_AT_ONCE,
+        side=of_images,
+    )
+    provenance = replace(provenance, proposals=proposals.provenance.teacher)
+    plan = plan_of(config, provenance, processes, _IMAGES_AT_ONCE)
+    plan = json.dumps([plan, of_images.at_once, _content_hash(proposals)])
+    with tensor_cores(config.precision):
+        keeper = SavedSweep(saved, plan, at_least=save_every) if saved else None
+        run_sweep(sweep, keeper, processes)
+    return finish_together(
+        sweep,
+        images,
+        texts,
+        rules,
+        n_equal=n_struck,
+        config=config,
+        provenance=provenance,
+        processes=processes,
+        block_size=at_most,
+    )
+
+
+def _struck(side: ProposedSide[E], direction: Direction[E]) -> int:
+    """How many of an anchor's own proposals are struck, if every anchor has enough others."""
+    counts = np.zeros(len(side.own), np.int64)
+    for rows in ranges(len(side.own), _LISTS_AT_ONCE):
+        anchors = np.arange(rows.start, rows.stop)
+        counts[rows] = side.positives.contains(anchors[:, None], side.own[rows]).sum(axis=1)
+    worst = int(counts.argmax())
+    left = side.own.shape[1] - int(counts[worst])
+    needed = direction.skip_first + direction.depth
+    if left < needed:
+        anchor, what = ("text", "images") if side.anchors_are_texts else ("image", "texts")
+        raise UserError(
+            f"the proposals leave {left} {what} to {anchor} {worst}; expected at least {needed}, "
+            f"{direction.depth} to keep and {direction.skip_first} to skip: mine deeper proposals, "
+            f"with --depth-{what} of {2 * needed} or more, or keep fewer."
+        )
+    return int(counts.sum())
+
+
+def _content_hash(proposals: CandidateLists) -> str:
+    digest = hashlib.sha256(str((proposals.i2t.shape, proposals.t2i.shape)).encode())
+    digest.update(np.ascontiguousarray(proposals.i2t).data)
+    digest.update(np.ascontiguousarray(proposals.t2i).data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How much of the exact lists of some anchors was proposed, and so found by re-ranking.
+
+    Without rules, that is: what is among the best of all is among the best of those proposed.
+    """
+
+    anchors: str
+    "images, or texts."
+    n_anchors: int
+    depth: int
+    found: float
+    "Share of the first `depth` of the exact lists."
+    depth_first: int
+    found_first: float
+    "Share of the first `depth_first`."
+
+    @property
+    def sentence(self) -> str:
+        candidates = "images" if self.anchors == "texts" else "texts"
+        sentence = (
+            f"re-ranking found {self.found:.1%} of the {self.depth} hardest {candidates} of "
+            f"{self.n_anchors} sampled {self.anchors}"
+        )
+        if self.depth_first < self.depth:
+            sentence += f", and {self.found_first:.1%} of the first {self.depth_first}"
+        return sentence
+
+
+def agreement(
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
+    positives: Positives,
+    proposals: CandidateLists,
+    *,
+    config: MiningConfig,
+    sample: int = 100,
+    processes: Processes = ALONE,
+) -> dict[str, Agreement]:
+    """Of i2t and t2i: rank `sample` anchors, evenly spread, against everything, and compare.
+
+    Processes share the work; the first one gets the answer.
+    """
+    scorer = rounded(scorer, config.precision)
+    sides = {
+        "i2t": Side.of_images(scorer, encoded, positives),
+        "t2i": Side.of_texts(scorer, encoded, positives),
+    }
+    depths = {
+        "i2t": min(config.depth_texts, proposals.depth_texts),
+        "t2i": min(config.depth_images, proposals.depth_images),
+    }
+    beside = proposals.i2t.nbytes + proposals.t2i.nbytes
+    block_size = block_size_for(config.memory, encoded, beside=beside)
+    results = {}
+    for direction, side in sides.items():
+        anchors = evenly_spread(len(side.anchors), sample)
+        share = anchors[processes.share(len(anchors))]
+        depth = depths[direction]
+        exact = _exact_lists(side, share, depth=depth, block_size=block_size, device=encoded.device)
+        proposed = ProposedSide.of(side, proposals, at_most=block_size)
+        found = processes.gather(proposed.proposes(share, exact).sum(axis=0, keepdims=True))
+        if processes.is_first:
+            at_ranks = np.concatenate(found).sum(axis=0) / len(anchors)
+            results[direction] = Agreement(
+                anchors="texts" if side.anchors_are_texts else "images",
+                n_anchors=len(anchors),
+                depth=depth,
+                found=float(at_ranks.mean()),
+                depth_first=len(at_ranks[:_FIRST]),
+                found_first=float(at_ranks[:_FIRST].mean()),
+            )
+    return results
+
+
+def _exact_lists(
+    side: Side[E], anchors: Ids, *, depth: int, block_size: int, device: str | torch.device
+) -> Int32s:
+    """The hardest of all candidates of some anchors. (anchors, depth)"""
+
+    def rank(some: Ids) -> Int32s:
+        lists = side.rank(some, depth=depth, block_size=block_size)
+        return ids_of(lists.best(slice(0, len(some))))
+
+    exact = np.zeros((len(anchors), depth), np.int32)
+    pieces = ranges(len(anchors), _RANKED_AT_ONCE)
+    with (
+        progress_bar("rank a sample", total=len(anchors), unit="anchors") as update,
+        worker_threads(device) as workers,
+    ):
+        ranked = workers.pool.map(rank, [anchors[piece] for piece in pieces])
+        for piece, ids in zip(pieces, ranked, strict=True):
+            exact[piece] = ids
+            update(advance=len(ids))
+    return exact

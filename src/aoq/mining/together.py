@@ -1,0 +1,137 @@
+"""What mining and re-ranking share: saved sweeps, and the lists of all processes as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from aoq.config import MiningConfig
+from aoq.mining.candidates import CandidateLists, Provenance
+from aoq.mining.direction import Direction, Part
+from aoq.mining.filters import EQUAL_CAPTIONS, NEAR_CAPTIONS, SCORE_SHARE, SKIP_FIRST, Rules
+from aoq.mining.saved import SavedSweep
+from aoq.mining.sweep import Sweep
+from aoq.mining.toplists import TopLists, merged
+from aoq.processes import Number, Processes
+from aoq.progress import say
+from aoq.scoring.blocks import block_size_within, ranges
+from aoq.scoring.encoded import EncodedDataset
+
+E = TypeVar("E")
+_BLOCK = 2048  # images and texts of a block, where memory allows
+_ROWS_TAKEN_OUT = 64 * 2**20  # bytes of encodings that a block reads, at the most
+_ANCHORS_AT_ONCE = 16_384  # lists that are finished together
+
+
+@dataclass(frozen=True, eq=False)
+class Mined:
+    """Lists, and how many candidates the rules kept out of them."""
+
+    lists: CandidateLists
+    rules: Rules
+    n_dropped: dict[str, tuple[int, int]]
+    "By rule, from the lists of images and of texts."
+    n_excused: tuple[int, int]
+    "Images and texts to which the rules left too few candidates: these keep what they had."
+
+
+def block_size_for(memory: str | None, encoded: EncodedDataset[E], *, beside: int) -> int:
+    """Blocks that are large enough to be fast, and small enough for the budget."""
+    row = max(encoded.images.row_nbytes, encoded.texts.row_nbytes)
+    usual = max(64, min(_BLOCK, _ROWS_TAKEN_OUT // row))
+    if memory is None:
+        return usual
+    threads = torch.get_num_threads()
+    return min(usual, block_size_within(memory, encoded, beside=beside, blocks=threads))
+
+
+def run_sweep(sweep: Sweep[Any], saved: SavedSweep | None, processes: Processes) -> None:
+    """Run a sweep, or what is left of one that was killed."""
+    if saved is None:
+        for _ in sweep.run(pause=lambda: False):
+            pass
+        return
+    done = saved.restore(sweep)
+    if done and processes.is_first:
+        say(f"mining goes on after {done} of {len(sweep.stripes)} stripes of images")
+    for stripes_done in sweep.run(first_stripe=done, pause=saved.is_due):
+        saved.save(sweep, stripes_done=stripes_done)
+
+
+def finish_together(
+    sweep: Sweep[E],
+    images: Direction[E],
+    texts: Direction[E],
+    rules: Rules,
+    *,
+    n_equal: tuple[int, int],
+    config: MiningConfig,
+    provenance: Provenance,
+    processes: Processes,
+    block_size: int,
+) -> Mined | None:
+    """Put together what the sweeps of all processes found, and apply the rules; in the first one.
+
+    `n_equal` is how many candidates were struck out because of an equal caption.
+    """
+    images.complete(sweep.i2t, first=sweep.images.start, block_size=block_size)
+    texts.complete(sweep.t2i, candidates=sweep.images, block_size=block_size)
+    of_shares = _gather_shares(sweep.i2t, len(images.side.anchors), processes)
+    i2t = images.finish(of_shares, block_size=block_size)
+    t2i = texts.finish(_gather_merged(sweep.t2i, processes), block_size=block_size)
+    if not processes.is_first:
+        return None
+    n_dropped = {
+        EQUAL_CAPTIONS: n_equal,
+        SCORE_SHARE: (i2t.n_high, t2i.n_high),
+        NEAR_CAPTIONS: (i2t.n_near, t2i.n_near),
+        SKIP_FIRST: (rules.skip_first * len(i2t.ids), rules.skip_first * len(t2i.ids)),
+    }
+    provenance = replace(provenance, rules=rules.names, precision=config.precision)
+    return Mined(
+        CandidateLists(i2t.ids, i2t.scores, t2i.ids, t2i.scores, provenance),
+        rules=rules,
+        n_dropped={
+            name: n_dropped[rule]
+            for name in rules.names
+            for rule in n_dropped
+            if name.startswith(rule)
+        },
+        n_excused=(i2t.n_excused, t2i.n_excused),
+    )
+
+
+def _gather_shares(lists: TopLists, n_anchors: int, processes: Processes) -> Iterator[Part]:
+    """The lists of all anchors, where each process has a share of them."""
+    shares = [processes.share(n_anchors, rank) for rank in range(processes.size)]
+    longest = max(share.stop - share.start for share in shares)
+    for rows in ranges(longest, _ANCHORS_AT_ONCE):
+        count = rows.stop - rows.start
+        keys = processes.gather(_padded(lists.best(rows), count))
+        n_high = processes.gather(_padded(lists.n_dropped[rows], count))
+        for share, part_keys, part_high in zip(shares, keys, n_high, strict=False):
+            first = share.start + rows.start
+            length = max(0, min(count, share.stop - first))
+            yield Part(slice(first, first + length), part_keys[:length], part_high[:length])
+
+
+def _padded(array: npt.NDArray[Number], length: int) -> npt.NDArray[Number]:
+    """With zeros at the end: processes send arrays of one shape."""
+    padded = np.zeros((length, *array.shape[1:]), array.dtype)
+    padded[: len(array)] = array
+    return padded
+
+
+def _gather_merged(lists: TopLists, processes: Processes) -> Iterator[Part]:
+    """The lists of all anchors, where each process has ranked a share of the candidates."""
+    for rows in ranges(len(lists), _ANCHORS_AT_ONCE):
+        keys = processes.gather(lists.best(rows))
+        n_high = processes.gather(lists.n_dropped[rows])
+        if keys:
+            best = keys[0] if len(keys) == 1 else merged(keys)
+            yield Part(rows, best, np.sum(n_high, axis=0))
