@@ -151,7 +151,7 @@ def happened(monkeypatch):
 
     spy("guess_floors", risen)
     spy("raise_floors", risen)
-    spy("offer", risen)  # the floor is the end of a list that was full, and cut
+    spy("_cut", lambda *_: True)
     spy("settle", lambda lists, before, short: len(short))
     return counts
 
@@ -163,7 +163,7 @@ def test_floors_are_guessed_and_raised_lists_cut_and_completed_and_the_result_is
             encoded_from(matrix), positives, depth_texts=60, depth_images=8, block_size=40
         )
         assert_exact(lists, matrix, positives)
-    for what in ("guess_floors", "raise_floors", "offer", "settle"):
+    for what in ("guess_floors", "raise_floors", "_cut", "settle"):
         assert happened[what, 300] > 0, f"{what} of images"
         assert happened[what, 1500] > 0, f"{what} of texts"
 
@@ -397,7 +397,7 @@ def test_a_smaller_budget_makes_smaller_blocks_and_the_same_lists(monkeypatch):
             encoded_from(matrix), positives, depth_texts=10, depth_images=5, memory=memory
         )
         assert_exact(lists, matrix, positives)
-    assert seen[:2] == [2048, 1000]
+    assert seen[:2] == [1024, 1000]
     assert all(after < before for before, after in pairwise(seen))
     assert seen[-1] < 100
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from aoq.mining.sweep import sparse_places
+from aoq.mining.kernels import look_through
 from aoq.mining.toplists import NO_KEY, TopLists, ids_of, keys_of, merged, scores_of
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -31,7 +31,8 @@ def ids_in(keys):
 def filled(scores, *, depth, size, ceilings=None):
     """Lists that saw the columns of `scores` in pieces of `size`, with no floor guessed."""
     lists = TopLists(len(scores), depth=depth, n_candidates=scores.shape[1])
-    lists.ceilings = ceilings
+    if ceilings is not None:
+        lists.ceilings = ceilings
     everyone = slice(0, len(scores))
     for start in range(0, scores.shape[1], size):
         piece = scores[:, start : start + size]
@@ -179,8 +180,39 @@ def test_merged_lists_are_the_best_of_all(parts):
     assert merged(keys).tolist() == [together[:5]]
 
 
-@given(arrays.arrays(np.bool_, st.integers(0, 70), elements=st.sampled_from([False, False, True])))
-def test_places_of_a_sparse_mask_are_all_of_them(mask):
-    assert sparse_places(mask).tolist() == np.flatnonzero(mask).tolist()
-    if len(mask) % 2 == 0:
-        assert sparse_places(mask.reshape(2, -1)).tolist() == np.flatnonzero(mask).tolist()
+@given(
+    arrays.arrays(np.float32, st.tuples(st.integers(1, 30), st.integers(1, 40)), elements=FEW),
+    st.randoms(use_true_random=False),
+)
+def test_the_kernel_finds_what_plain_loops_find(scores, random):
+    """Hits of rows by place; columns filled, cut back where a list is full, until the last row."""
+    n_rows, n_columns = scores.shape
+    floors = np.array([random.choice([-3, 0, 1]) for _ in range(n_rows)], np.float32)
+    lists = TopLists(n_columns, depth=3, n_candidates=n_rows)
+    lists.keys = np.zeros((n_columns, 5), np.uint64)
+    lists.ceilings = np.array([random.choice([0.0, np.inf]) for _ in range(n_columns)], np.float32)
+    hits, row, n_hits, everything = np.empty(scores.size + 1, np.int64), 0, 0, slice(0, n_columns)
+    while row < n_rows:
+        row, n_hits = look_through(
+            scores,
+            scores.view(np.int32),
+            row,
+            floors,
+            lists.floors,
+            lists.ceilings,
+            10,
+            lists.keys,
+            lists.fills,
+            lists.n_dropped,
+            hits,
+            n_hits,
+        )
+        lists.make_room(everything)
+    assert hits[:n_hits].tolist() == np.flatnonzero(scores >= floors[:, None]).tolist()
+    lists.settle(everything)
+    kept = np.where(scores > lists.ceilings, -np.inf, scores).T
+    expected = [[at + 10 for at in ids] for ids in sorted_rows(kept, 3)]
+    best = lists.best(everything)
+    found = [ids_of(keys[keys != NO_KEY]).tolist() for keys in best]
+    assert found == expected
+    assert lists.n_dropped.tolist() == (scores > lists.ceilings).sum(axis=0).tolist()

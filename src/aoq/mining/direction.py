@@ -80,7 +80,8 @@ class Direction(Generic[E]):
             n_candidates=n_candidates,
             alike=max(1.0, positives.n_texts / positives.n_images),
         )
-        lists.ceilings = None if self.ceilings is None else self.ceilings[anchors]
+        if self.ceilings is not None:
+            lists.ceilings = self.ceilings[anchors]
         return lists
 
     def complete(
@@ -97,7 +98,7 @@ class Direction(Generic[E]):
                 rows + first,
                 depth=lists.depth,
                 candidates=candidates,
-                ceilings=None if lists.ceilings is None else lists.ceilings[rows],
+                ceilings=lists.ceilings[rows],
                 block_size=block_size,
             )
             lists.keys[rows], lists.n_dropped[rows] = again.keys, again.n_dropped
@@ -108,31 +109,34 @@ class Direction(Generic[E]):
         ids, scores = np.empty(shape, np.int32), np.empty(shape, np.float32)
         n_high, n_near = np.zeros((2, len(ids)), np.int64)
 
-        def keep(anchors: Ids, keys: Keys) -> Ids:
-            """Store lists; the anchors among them that have too few candidates."""
-            ids[anchors], scores[anchors] = ids_of(keys), scores_of(keys)
-            return anchors[np.flatnonzero(keys[:, -1] == NO_KEY)]
+        def keep(rows: slice | Ids, keys: Keys) -> Ids:
+            """Store lists; the places among them of those that have too few candidates."""
+            ids[rows], scores[rows] = ids_of(keys), scores_of(keys)
+            return np.flatnonzero(keys[:, -1] == NO_KEY)
 
-        wanting = []
-        for part in parts:
+        def cut(part: Part) -> Ids:
+            """Apply the rules to some lists; the anchors to which they leave too few."""
             anchors = np.arange(part.anchors.start, part.anchors.stop)
-            kept, n_near[anchors] = self._apply_rules(anchors, part.keys)
-            n_high[anchors] = part.n_high
-            wanting.append(keep(anchors, kept))
+            kept, n_near[part.anchors] = self._apply_rules(anchors, part.keys)
+            n_high[part.anchors] = part.n_high
+            return anchors[keep(part.anchors, kept)]
+
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            wanting = list(pool.map(cut, parts))
         n_excused = 0
         for anchors in _pieces(_joined(wanting), _RANKED_WHOLE_AT_ONCE):
             if self.near is not None:  # the reserve was too small, or all candidates are near
                 everything = self._rank_all(anchors, block_size)
                 kept, n_near[anchors] = self._apply_rules(anchors, everything)
-                anchors = keep(anchors, kept)
+                anchors = anchors[keep(anchors, kept)]
             if len(anchors):
                 last = self.skip_first + self.depth
                 whole = self.side.rank(anchors, depth=last, block_size=block_size)
                 failed = keep(anchors, whole.best(slice(0, len(anchors)))[:, self.skip_first :])
                 if len(failed):
                     raise UserError(
-                        f"anchor {failed[0]} gets scores that are no numbers; look for a model "
-                        "that diverged, or for bad features with `aoq data check`."
+                        f"anchor {anchors[failed[0]]} gets scores that are no numbers; look for a "
+                        "model that diverged, or for bad features with `aoq data check`."
                     )
                 n_high[anchors] = n_near[anchors] = 0
                 n_excused += len(anchors)

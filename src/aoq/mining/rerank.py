@@ -117,7 +117,8 @@ class ProposedSide(Side[E]):
     ) -> TopLists:
         """The lists of some anchors, in their order, of everything that is proposed."""
         lists = TopLists(len(anchor_ids), depth=depth, n_candidates=len(self.other))
-        lists.ceilings = ceilings
+        if ceilings is not None:
+            lists.ceilings = ceilings
         places, proposed = self.pairs(anchor_ids)
         for row, ids in enumerate(_by_place(places, proposed, count=len(anchor_ids))):
             scores = self.score(int(anchor_ids[row]), ids)

@@ -72,7 +72,8 @@ class Side(Generic[E]):
         candidates = candidates or slice(0, self.positives.n_texts)
         n_candidates = candidates.stop - candidates.start
         lists = TopLists(len(anchor_ids), depth=depth, n_candidates=n_candidates)
-        lists.ceilings = ceilings
+        if ceilings is not None:
+            lists.ceilings = ceilings
         some = replace(self, positives=self.positives.of_images(anchor_ids))
         for rows in ranges(len(anchor_ids), block_size):
             anchors = self.anchors[torch.from_numpy(anchor_ids[rows])]

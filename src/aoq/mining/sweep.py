@@ -24,11 +24,11 @@ from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset, Rows
 from aoq.scoring.protocol import Scorer
-from aoq.types import Bools, Ids, Positives
+from aoq.types import Ids, Positives
 
 E = TypeVar("E")
 Hits = tuple[Ids, Floats, Ids]  # anchors, scores and candidates of a block, ordered by anchor
-_ROWS_AT_ONCE = 512  # rows of a block that are looked through together: they fit a core's cache
+_ROWS_AT_ONCE = 512  # rows of a block between two chances to raise the floors of its columns
 _SAMPLE = 256  # candidates that tell where a list will end
 
 
@@ -104,29 +104,41 @@ class Sweep(Generic[E]):
 
     def _look_through(self, scores: Floats, stripe: slice, rows: slice, texts: slice) -> Hits:
         """The same for some rows of the block."""
-        first = stripe.start + rows.start
+        from aoq.mining.kernels import look_through  # compiled, or read from a cache, when needed
+
+        first, lists = stripe.start + rows.start, self.t2i
         floors = self.i2t.floors[self._rows(stripe)][rows]
-        for_images, for_texts = scores >= floors[:, None], scores >= self.t2i.floors[texts]
-        places = sparse_places(for_images | for_texts)
-        row = places // scores.shape[1]
-        column = places - row * scores.shape[1]
-        values = scores.reshape(-1).take(places)
-
-        here = np.flatnonzero(for_texts.reshape(-1).take(places))
-        columns = column.take(here).astype(np.min_scalar_type(scores.shape[1]))
-        here = here.take(np.argsort(columns, kind="stable"))
-        self.t2i.offer(texts, column.take(here), values.take(here), row.take(here) + first)
+        hits = np.empty(scores.size + 1, np.int64)
+        row = n_hits = 0
+        while row < len(scores):
+            row, n_hits = look_through(
+                scores,
+                scores.view(np.int32),
+                row,
+                floors,
+                lists.floors[texts],
+                lists.ceilings[texts],
+                first,
+                lists.keys[texts],
+                lists.fills[texts],
+                lists.n_dropped[texts],
+                hits,
+                n_hits,
+            )
+            lists.make_room(texts)
         seen = first + len(scores) - self.images.start
-        self.t2i.raise_floors(texts, seen=seen, latest=len(scores))
-
-        here = np.flatnonzero(for_images.reshape(-1).take(places))
-        return row.take(here) + rows.start, values.take(here), column.take(here) + texts.start
+        lists.raise_floors(texts, seen=seen, latest=len(scores))
+        places, width = hits[:n_hits], scores.shape[1]
+        idx = places // width
+        ids = places - idx * width + texts.start
+        return idx + rows.start, scores.reshape(-1).take(places), ids
 
     def _collect(self, task: _Task) -> None:
         """Feed the images' lists; the threads may have seen floors that have risen since."""
         idx, scores, ids = task.hits.result()
         above = scores >= self.i2t.floors[task.rows].take(idx)
-        self.i2t.offer(task.rows, idx[above], scores[above], ids[above])
+        here = np.flatnonzero(above)
+        self.i2t.offer(task.rows, idx.take(here), scores.take(here), ids.take(here))
         latest = task.texts.stop - task.texts.start
         self.i2t.raise_floors(task.rows, seen=task.texts.stop, latest=latest)
 
@@ -161,21 +173,6 @@ class _Sample(Generic[E]):
 def evenly_spread(total: int, count: int) -> Ids:
     """At most `count` of 0..total, evenly spread."""
     return np.unique(np.linspace(0, total - 1, count).astype(np.int64))
-
-
-def sparse_places(mask: Bools) -> Ids:
-    """`np.flatnonzero` of a mask that is mostly false: eight places at a time, then each.
-
-    >>> sparse_places(np.arange(16) % 7 == 0)
-    array([ 0,  7, 14])
-    """
-    mask = mask.reshape(-1)
-    if len(mask) % 8:
-        return np.flatnonzero(mask)
-    words = mask.view(np.uint64)
-    some = np.flatnonzero(words != 0)
-    places = np.flatnonzero(words.take(some).view(np.bool_))
-    return some.take(places >> 3) * 8 + (places & 7)
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from aoq.scoring.blocks import block_size_within, ranges
 from aoq.scoring.encoded import EncodedDataset
 
 E = TypeVar("E")
-_BLOCK = 2048  # images and texts of a block, where memory allows
+_BLOCK = 1024  # images and texts of a block, where memory allows
 _ROWS_TAKEN_OUT = 64 * 2**20  # bytes of encodings that a block reads, at the most
-_ANCHORS_AT_ONCE = 16_384  # lists that are finished together
+_ANCHORS_AT_ONCE = 2048  # lists that are finished together
 
 
 @dataclass(frozen=True, eq=False)

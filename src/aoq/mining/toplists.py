@@ -13,6 +13,7 @@ equal scores by id, so that lists depend neither on the order of the blocks nor 
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import numpy.typing as npt
@@ -25,29 +26,32 @@ Keys = npt.NDArray[np.uint64]
 
 NO_KEY = np.uint64(0)
 _LOWEST = np.finfo(np.float32).min  # struck out scores are -inf, below even this
-_SIGN = np.uint32(2**31)
-_LOW_BITS = np.uint64(2**32 - 1)
+_SIGN = np.int32(-(2**31))
+_LOW, _HIGH = (0, 1) if sys.byteorder == "little" else (1, 0)  # the halves of a key
 _DEVIATIONS = 2.5  # between the expected end of a list and its floor: few lists end up short
-_GROWTH = 2.0  # floors are set anew when so many times as many candidates have been seen
+_GROWTH = 3.0  # floors are set anew when so many times as many candidates have been seen
 
 
 def keys_of(scores: Floats, ids: Ids) -> Keys:
     """Keys of candidates: higher for a higher score, and among equals for a lower id."""
-    bits = (scores + np.float32(0)).view(np.uint32)  # + 0: there is one zero only
-    bits = np.where(bits & _SIGN, ~bits, bits | _SIGN)
-    keys = bits.astype(np.uint64)
-    keys <<= np.uint64(32)
-    keys |= _LOW_BITS - ids.astype(np.uint64)
-    return keys
+    bits = (scores + np.float32(0)).view(np.int32)  # + 0: there is one zero only
+    halves = np.empty((len(scores), 2), np.uint32)
+    np.bitwise_xor(bits, (bits >> 31) | _SIGN, out=halves[:, _HIGH].view(np.int32))
+    np.invert(ids, out=halves[:, _LOW].view(np.int32), casting="unsafe")
+    return halves.view(np.uint64)[:, 0]
 
 
 def scores_of(keys: Keys) -> Floats:
-    bits = (keys >> np.uint64(32)).astype(np.uint32)
-    return np.where(bits & _SIGN, bits ^ _SIGN, ~bits).view(np.float32)
+    bits = _half(keys, _HIGH)
+    return (bits ^ (~(bits >> 31) | _SIGN)).view(np.float32)
 
 
 def ids_of(keys: Keys) -> Int32s:
-    return (_LOW_BITS - (keys & _LOW_BITS)).astype(np.int32)
+    return ~_half(keys, _LOW)
+
+
+def _half(keys: Keys, which: int) -> Int32s:
+    return np.ascontiguousarray(keys).view(np.int32)[..., which::2]
 
 
 class TopLists:
@@ -66,14 +70,14 @@ class TopLists:
         self.keys: Keys = np.zeros((n_anchors, self.capacity(depth)), np.uint64)
         self.fills = np.zeros(n_anchors, np.int32)
         self.floors: Floats = np.full(n_anchors, _LOWEST, np.float32)
-        self.ceilings: Floats | None = None
-        "Scores above are dropped, if set: too high to be a negative."
+        self.ceilings: Floats = np.full(n_anchors, np.inf, np.float32)
+        "Scores above are dropped: too high to be a negative."
         self.n_dropped = np.zeros(n_anchors, np.int64)
 
     @staticmethod
     def capacity(depth: int) -> int:
         """Places of a list: twice its depth, so that it is seldom cut back."""
-        return 2 * depth + 16
+        return 2 * depth + 32
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -90,8 +94,9 @@ class TopLists:
 
     def guess_floors(self, anchors: slice, sample: Floats) -> None:
         """Set floors by the scores of a sample of the candidates. (anchors, sample)"""
-        if self.ceilings is not None:
-            sample = np.where(sample > self.ceilings[anchors, None], -np.inf, sample)
+        ceilings = self.ceilings[anchors]
+        if np.isfinite(ceilings).any():
+            sample = np.where(sample > ceilings[:, None], -np.inf, sample)
         size = sample.shape[1]
         rank = self.rank_to_keep(size)
         if rank < min(size, self.depth):
@@ -100,7 +105,7 @@ class TopLists:
 
     def offer(self, anchors: slice, idx: Ids, scores: Floats, ids: Ids) -> None:
         """Take over hits, ordered by anchor: `idx` counts from the first of `anchors`."""
-        if self.ceilings is not None:
+        if np.isfinite(self.ceilings[anchors]).any():
             high = scores > self.ceilings[anchors].take(idx)
             self.n_dropped[anchors] += np.bincount(idx[high], minlength=len(self.fills[anchors]))
             idx, scores, ids = idx[~high], scores[~high], ids[~high]
@@ -145,6 +150,12 @@ class TopLists:
 
     def _raise(self, rows: Ids, keys: Keys) -> None:
         self.floors[rows] = np.maximum(self.floors[rows], scores_of(keys))
+
+    def make_room(self, anchors: slice) -> None:
+        """Cut lists back to their depth, if one of them has no place left."""
+        fills = self.fills[anchors]
+        if fills.max(initial=0) == self.keys.shape[1]:
+            self._cut(anchors.start + np.flatnonzero(fills > self.depth))
 
     def _cut(self, rows: Ids) -> None:
         """Keep no more than the lists' depth of some anchors that have more."""

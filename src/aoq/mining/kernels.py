@@ -1,0 +1,76 @@
+"""The inner loop of mining, compiled: which scores of a block are above the floors.
+
+Scores above a floor are rare, so most of the work is to see that the others are not. The flags of
+a row are computed without a branch, several at a time, and read eight at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from aoq.mining.toplists import Floats, Int32s, Keys
+from aoq.types import Bools, Ids
+
+_SIGN = np.int32(-(2**31))
+_HALF = np.uint64(32)
+
+
+@njit(nogil=True, cache=True)
+def look_through(
+    scores: Floats,
+    bits: Int32s,
+    row: int,
+    row_floors: Floats,
+    column_floors: Floats,
+    column_ceilings: Floats,
+    first_id: int,
+    keys: Keys,
+    fills: Int32s,
+    n_dropped: Ids,
+    hits: Ids,
+    n_hits: int,
+) -> tuple[int, int]:
+    """Feed the lists of the columns, and note the places of hits for those of the rows.
+
+    Begins with `row` and stops after a row that filled some list to its last place, so that the
+    caller can make room. Returns the row to go on with and the number of hits so far. `bits` are
+    the scores as integers, `first_id` is the id of row 0. The lists are those of `TopLists`.
+    """
+    n_rows, n_columns = scores.shape
+    flags = np.zeros(-(-n_columns // 8) * 8, np.bool_)
+    words = flags.view(np.uint64)
+    columns = np.empty(n_columns + 1, np.int32)
+    is_full = False
+    while row < n_rows and not is_full:
+        values, floor = scores[row], row_floors[row]
+        _flag(values, floor, column_floors, flags)
+        count = 0
+        for word in range(len(words)):
+            if words[word]:
+                for column in range(8 * word, 8 * word + 8):
+                    columns[count] = column
+                    count += flags[column]
+        low = np.uint64(np.uint32(~np.int32(first_id + row)))
+        for place in range(count):
+            column = columns[place]
+            score = values[column]
+            hits[n_hits] = row * n_columns + column
+            n_hits += score >= floor
+            if score >= column_floors[column]:
+                if score > column_ceilings[column]:
+                    n_dropped[column] += 1
+                else:
+                    high = bits[row, column] if score != 0 else np.int32(0)
+                    high ^= (high >> 31) | _SIGN
+                    keys[column, fills[column]] = (np.uint64(np.uint32(high)) << _HALF) | low
+                    fills[column] += 1
+                    is_full |= fills[column] == keys.shape[1]
+        row += 1
+    return row, n_hits
+
+
+@njit(nogil=True, cache=True)
+def _flag(values: Floats, floor: float, column_floors: Floats, flags: Bools) -> None:
+    for column in range(len(values)):
+        flags[column] = (values[column] >= floor) | (values[column] >= column_floors[column])
