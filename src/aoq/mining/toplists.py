@@ -29,7 +29,7 @@ _LOWEST = np.finfo(np.float32).min  # struck out scores are -inf, below even thi
 _SIGN = np.int32(-(2**31))
 _LOW, _HIGH = (0, 1) if sys.byteorder == "little" else (1, 0)  # the halves of a key
 _DEVIATIONS = 2.5  # between the expected end of a list and its floor: few lists end up short
-_GROWTH = 3.0  # floors are set anew when so many times as many candidates have been seen
+_GROWTH = 5.0  # floors are set anew when so many times as many candidates have been seen
 
 
 def keys_of(scores: Floats, ids: Ids) -> Keys:
