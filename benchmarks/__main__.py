@@ -14,6 +14,7 @@ from benchmarks.harness import save
 SUITES = {
     "captions": captions.COMPARISONS,
     "mining": mining.COMPARISONS,
+    "scale": mining.SCALE,
     "scoring": scoring.COMPARISONS,
     "steps": steps.COMPARISONS,
 }

@@ -61,7 +61,10 @@ class Sweep(Generic[E]):
 
             def collect(*, leave: int) -> None:
                 while len(under_way) > leave:
-                    self._collect(under_way.popleft())
+                    task = under_way.popleft()
+                    self._collect(task)
+                    if latest[task.texts.start] is task.hits:
+                        del latest[task.texts.start]  # nobody has to wait for it any more
                     update()
 
             update(advance=first_stripe * len(texts))
