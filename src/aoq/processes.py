@@ -75,8 +75,10 @@ def join_processes() -> Iterator[Processes]:
         return
     import torch.distributed
 
-    # Lists are gathered from main memory, by gloo; nccl serves tensors on GPUs.
-    torch.distributed.init_process_group(timeout=_PATIENCE)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    # What is sent are lists, and these are in main memory whatever computes the scores.
+    torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
     try:
         processes = Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
         if not processes.is_first:

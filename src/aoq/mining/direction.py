@@ -124,7 +124,8 @@ class Direction(Generic[E]):
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             wanting = list(pool.map(cut, parts))
         n_excused = 0
-        for anchors in _pieces(_joined(wanting), _RANKED_WHOLE_AT_ONCE):
+        at_once = _RANKED_AT_ONCE if self.near is None else _RANKED_WHOLE_AT_ONCE
+        for anchors in _pieces(_joined(wanting), at_once):
             if self.near is not None:  # the reserve was too small, or all candidates are near
                 everything = self._rank_all(anchors, block_size)
                 kept, n_near[anchors] = self._apply_rules(anchors, everything)

@@ -25,6 +25,7 @@ from aoq.mining.toplists import TopLists
 from aoq.processes import Processes
 from aoq.storage import atomic_file
 
+_FORMAT = 1  # of the saved arrays and of what they mean
 _TIMES_THE_COST = 50  # between two saves: saving takes no more than 2 % of the time
 
 
@@ -79,7 +80,7 @@ class SavedSweep:
             with safe_open(self.path, framework="np") as file:
                 metadata = file.metadata() or {}
                 arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
-        except (FileNotFoundError, SafetensorError, OSError):
+        except (SafetensorError, OSError):
             return None
         if metadata.get("plan") != self.plan or metadata.get("sha256") != _hash(arrays):
             return None
@@ -100,15 +101,10 @@ def plan_of(
     """All that half-finished lists depend on; the budget of memory only counts by its blocks."""
     settings = {**asdict(config), "memory": None}
     share = processes.rank, processes.size
-    return json.dumps([asdict(provenance), settings, share, block_size])
+    return json.dumps([_FORMAT, asdict(provenance), settings, share, block_size])
 
 
 def _arrays_of(lists: TopLists, rows: int, *, prefix: str) -> dict[str, npt.NDArray[Any]]:
-    """What there is to know about the first `rows` lists."""
-    width = int(lists.fills[:rows].max(initial=0))
-    return {
-        prefix + "keys": np.ascontiguousarray(lists.keys[:rows, :width]),
-        prefix + "fills": lists.fills[:rows],
-        prefix + "floors": lists.floors[:rows],
-        prefix + "n_dropped": lists.n_dropped[:rows],
-    }
+    """What there is to know about the first `rows` lists, none of it copied."""
+    names = ("keys", "fills", "floors", "n_dropped")
+    return {prefix + name: getattr(lists, name)[:rows] for name in names}

@@ -4,7 +4,7 @@ Almost all scores are far too low to enter a list. So every anchor has a floor, 
 scores above it, the hits, are looked at again. A floor that waits until a list is full rises
 late; here it is set where the list will end once everything has been seen, judged by the share
 that has been seen so far. Such a floor can be too high: then the list ends below it, which shows,
-and the anchor is ranked again without one. Lists that end above their floor are exact.
+and the anchor is ranked again without one. Lists that end at or above their floor are exact.
 
 A hit is one integer, its key: the score's bits above, the id below. Keys order by score, and
 equal scores by id, so that lists depend neither on the order of the blocks nor on their size.
@@ -82,10 +82,6 @@ class TopLists:
     def __len__(self) -> int:
         return len(self.keys)
 
-    @property
-    def nbytes(self) -> int:
-        return self.keys.nbytes
-
     def rank_to_keep(self, seen: int) -> int:
         """The rank, among the candidates seen, that the end of the whole list hardly passes."""
         expected = self.depth * seen / self.n_candidates
@@ -99,7 +95,7 @@ class TopLists:
             sample = np.where(sample > ceilings[:, None], -np.inf, sample)
         size = sample.shape[1]
         rank = self.rank_to_keep(size)
-        if rank < min(size, self.depth):
+        if rank < size:
             floors = np.partition(sample, size - rank, axis=1)[:, size - rank]
             self.floors[anchors] = np.where(floors > _LOWEST, floors, _LOWEST)
 

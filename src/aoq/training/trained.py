@@ -104,9 +104,6 @@ def _encode_on_disk(
     folder = encodings_folder(
         directory.encodings, model_hash=hash_file(directory.model), data=dataset.fingerprint
     )
-    if processes.is_first:
-        remove_leftovers(folder)
-    processes.barrier()
     encode_to_disk(
         model,
         collator,
@@ -116,6 +113,8 @@ def _encode_on_disk(
         description=description,
     )
     processes.barrier()
+    if processes.is_first:
+        remove_leftovers(folder)
     return open_stored(folder, len(dataset), dataset.n_texts, device=collator.device)
 
 
@@ -164,17 +163,6 @@ def mine_run(
         saved=saved,
     )
     seconds = time.monotonic() - started
-    if mined is not None:
-        report = mining_report(
-            teacher.scorer, teacher.encoded, teacher.dataset, mined, config=config
-        )
-        report.save(report_file(out))
-        mined.lists.save(out)
-        i2t, t2i = mined.lists.i2t, mined.lists.t2i
-        say(
-            f"mined {i2t.shape[1]} texts for each of {len(i2t):,} images and {t2i.shape[1]} "
-            f"images for each of {len(t2i):,} texts in {seconds:.1f} s"
-        )
     agreed = {}
     if proposed is not None and sample:
         agreed = agreement(
@@ -187,20 +175,32 @@ def mine_run(
             processes=processes,
         )
     if mined is not None:
+        report = mining_report(
+            teacher.scorer, teacher.encoded, teacher.dataset, mined, config=config
+        )
+        report.save(report_file(out))
+        mined.lists.save(out)  # last: what is there is complete
+        i2t, t2i = mined.lists.i2t, mined.lists.t2i
+        say(
+            f"mined {i2t.shape[1]} texts for each of {len(i2t):,} images and {t2i.shape[1]} "
+            f"images for each of {len(t2i):,} texts in {seconds:.1f} s"
+        )
         for part in agreed.values():
             say(part.sentence)
         EventLog(first.events).write(
             "mined",
             seconds=round(seconds, 2),
-            i2t=mined.lists.i2t.shape,
-            t2i=mined.lists.t2i.shape,
+            i2t=i2t.shape,
+            t2i=t2i.shape,
             dropped=mined.n_dropped,
             **{f"agreement_{direction}": asdict(part) for direction, part in agreed.items()},
         )
     processes.barrier()  # the lists are there: what was saved on the way is of no use any more
     if processes.is_first:
-        for leftover in out.parent.glob(f"*.{glob.escape(out.name)}.*-of-*.saved*"):
-            leftover.unlink()
+        name = glob.escape(out.name)
+        for pattern in (f".{name}.*-of-*.saved*", f"..{name}.*-of-*.saved*"):
+            for leftover in out.parent.glob(pattern):
+                leftover.unlink(missing_ok=True)
     return None if mined is None else mined.lists
 
 
