@@ -100,6 +100,14 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def hash_parts(*parts: bytes | memoryview) -> str:
+    """SHA-256 of some bytes and contiguous arrays, one after the other, as hex."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
 def is_vacant(path: Path) -> bool:
     """Whether something can be written there: nothing, or an empty folder but for leftovers."""
     if not path.is_dir():

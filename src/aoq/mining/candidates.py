@@ -8,7 +8,6 @@ asks both before a single step is trained.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +21,7 @@ from safetensors.numpy import save_file
 
 from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
-from aoq.storage import atomic_file
+from aoq.storage import atomic_file, hash_parts
 from aoq.types import Bools, Positives
 
 Int32s = npt.NDArray[np.int32]
@@ -283,7 +282,4 @@ def _read_provenance(text: str, *, source: Path) -> Provenance:
 
 def _content_hash(arrays: Mapping[str, npt.NDArray[Any]], provenance: str) -> str:
     """SHA-256 of all that a file says but its depths, which the arrays show."""
-    digest = hashlib.sha256(provenance.encode())
-    for name in _ARRAYS:
-        digest.update(arrays[name].data)
-    return digest.hexdigest()
+    return hash_parts(provenance.encode(), *(arrays[name].data for name in _ARRAYS))

@@ -12,7 +12,6 @@ Similar images scored together share too few texts to gain much by it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from aoq.scoring.blocks import block_size_within, ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import rounded, tensor_cores
 from aoq.scoring.protocol import Scorer
+from aoq.storage import hash_parts
 from aoq.types import Bools, Ids, Positives
 
 E = TypeVar("E")
@@ -261,10 +261,9 @@ def _struck(side: ProposedSide[E], direction: Direction[E]) -> int:
 
 
 def _content_hash(proposals: CandidateLists) -> str:
-    digest = hashlib.sha256(str((proposals.i2t.shape, proposals.t2i.shape)).encode())
-    digest.update(np.ascontiguousarray(proposals.i2t).data)
-    digest.update(np.ascontiguousarray(proposals.t2i).data)
-    return digest.hexdigest()
+    lists = proposals.i2t, proposals.t2i
+    shapes = str([part.shape for part in lists]).encode()
+    return hash_parts(shapes, *(np.ascontiguousarray(part).data for part in lists))
 
 
 @dataclass(frozen=True)

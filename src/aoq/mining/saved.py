@@ -6,7 +6,6 @@ nothing is ignored, as if nothing had been saved.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from dataclasses import asdict, dataclass, field
@@ -23,7 +22,7 @@ from aoq.mining.candidates import Provenance
 from aoq.mining.sweep import Sweep
 from aoq.mining.toplists import TopLists
 from aoq.processes import Processes
-from aoq.storage import atomic_file
+from aoq.storage import atomic_file, hash_parts
 
 _FORMAT = 1  # of the saved arrays and of what they mean
 _TIMES_THE_COST = 50  # between two saves: saving takes no more than 2 % of the time
@@ -88,11 +87,9 @@ class SavedSweep:
 
 
 def _hash(arrays: dict[str, npt.NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return digest.hexdigest()
+    names = sorted(arrays)
+    contents = (np.ascontiguousarray(arrays[name]).data for name in names)
+    return hash_parts(" ".join(names).encode(), *contents)
 
 
 def plan_of(
