@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from aoq.recipes import save_recipe, shipped_recipes
+from aoq.recipes import save_recipe
 from tests.training.test_imported import published
 from tests.training.test_round import small_recipe
 
@@ -192,11 +192,6 @@ def test_the_folder_of_a_whole_run_points_to_its_rounds(tmp_path, recipe_file):
     done = aoq("evaluate", tmp_path / "run")
     assert done.returncode == 2
     assert str(tmp_path / "run" / "round-two") in done.stderr
-
-
-def test_the_help_names_every_shipped_recipe():
-    text = aoq("run", "--help").stdout
-    assert all(name in text for name in shipped_recipes())
 
 
 def test_a_file_where_a_folder_should_go_is_one_sentence(tmp_path, recipe_file):

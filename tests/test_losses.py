@@ -2,94 +2,280 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import get_args
+
 import pytest
 import torch
 
-from aoq.config import LossConfig
+from aoq.config import LossConfig, LossName
 from aoq.errors import UserError
-from aoq.losses import LOSSES, BatchScores, OfflineScores, compute_loss
+from aoq.losses import (
+    LOSSES,
+    BatchScores,
+    LossTerms,
+    OfflineScores,
+    adaptive_weights,
+    compute_loss,
+)
 
 DTYPES = [torch.float32, torch.float64]
+SIZE = 7
+
+# What each loss adds up, for either anchor.
+KINDS = {
+    "standard": ["all"],
+    "online": ["online"],
+    "off_tri": ["online", "offline"],
+    "off_quin": ["online", "offline", "derived"],
+    "adap_off_quin": ["online", "offline", "derived"],
+    "only_offline": ["offline", "derived"],
+    "online_quin": ["online", "offline", "derived"],
+}
+CONSTANTS = {"margin_online": 0.25, "margin_offline": 0.05, "alpha": 0.15, "beta": 0.8}
+OPTIONS = {
+    "as in the paper": {},
+    "adapted to the positive": {"adapt_to": "positive"},
+    "clamped": {"clamp_weights": True},
+    "squared": {"squared": True},
+    "all at once": {"adapt_to": "positive", "clamp_weights": True, "squared": True},
+}
 
 
-def random_scores(size=7, *, dtype=torch.float64, seed=0, negatives=None):
+def masks():
+    """True where an image and a text are negatives of each other, in batches of several kinds."""
+    diagonal = ~torch.eye(SIZE, dtype=torch.bool)
+    other_positives = diagonal.clone()
+    other_positives[0, 1] = other_positives[1, 0] = other_positives[4, 2] = False
+    images = torch.tensor([0, 1, 0, 2, 1, 3, 0])
+    lonely = diagonal.clone()
+    lonely[3], lonely[:, 5] = False, False
+    return {
+        "only the diagonal": diagonal,
+        "other positives": other_positives,
+        "captions of the same image": images[:, None] != images,
+        "anchors without negatives": lonely,
+        "no negatives at all": torch.zeros(SIZE, SIZE, dtype=torch.bool),
+    }
+
+
+def random_scores(size=SIZE, *, dtype=torch.float64, seed=0, negatives=None, derived_mask=None):
+    """Scores among which adaptive weights of either sign meet open hinges."""
     random = torch.Generator().manual_seed(seed)
 
-    def draw(*shape):
-        return (torch.rand(*shape, generator=random, dtype=dtype) * 0.6).requires_grad_()
+    def draw(*shape, largest=0.6):
+        return torch.rand(*shape, generator=random, dtype=dtype) * largest
 
-    offline = OfflineScores(draw(size), draw(size), draw(size), draw(size))
-    return BatchScores(draw(size, size), negatives=negatives, offline=offline)
-
-
-def hinge(value):
-    return max(value, 0.0)
-
-
-def plain_loop(scores, config):
-    """Equations 1 to 5, one pair at a time, in Python's floats."""
-    matrix, mask = scores.matrix.tolist(), scores.negative_mask.tolist()
-    off = scores.offline
-    size, total = len(matrix), 0.0
-    for b in range(size):
-        positive = matrix[b][b]
-        texts = [matrix[b][c] for c in range(size) if mask[b][c]]
-        images = [matrix[c][b] for c in range(size) if mask[c][b]]
-        if config.name == "standard":
-            total += sum(hinge(config.margin_online - positive + s) for s in texts + images)
-            continue
-        for negatives, off_score in ((texts, off.i2t[b].item()), (images, off.t2i[b].item())):
-            if negatives:
-                on_score = max(negatives)
-                weight = 1.0
-                if config.name == "adap_off_quin":
-                    weight = config.beta - (off_score - on_score) / config.alpha
-                total += weight * hinge(config.margin_online - positive + on_score)
-            if config.name != "online":
-                total += hinge(config.margin_offline - positive + off_score)
-        if config.name in ("off_quin", "adap_off_quin"):
-            for derived in (off.derived[b].item(), off.partners[b].item()):
-                total += hinge(config.margin_offline - positive + derived)
-    return total
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", LOSSES)
-def test_each_loss_is_its_equation_summed_pair_by_pair(name, dtype):
-    config = LossConfig(name=name, margin_online=0.25, margin_offline=0.05, alpha=0.4, beta=1.2)
-    scores = random_scores(dtype=dtype)
-    assert compute_loss(scores, config).total.item() == pytest.approx(
-        plain_loop(scores, config), rel=1e-5
+    offline = [draw(size, largest=1.2).requires_grad_() for _ in range(4)]
+    matrix = (draw(size, size) + 0.2 * torch.eye(size, dtype=dtype)).requires_grad_()
+    return BatchScores(
+        matrix, negatives=negatives, offline=OfflineScores(*offline, derived_mask=derived_mask)
     )
 
 
+def plain_loop(scores, config):
+    """Equations 1 to 5 and the variants of table 3, one pair at a time, in Python's floats."""
+    terms = {f"{side}_{kind}": 0.0 for side in ("i2t", "t2i") for kind in KINDS[config.name]}
+    for anchor in range(len(scores.matrix)):
+        for name in terms:
+            terms[name] += plain_term(scores, config, anchor, *name.split("_"))
+    return terms
+
+
+def plain_term(scores, config, b, side, kind):
+    matrix, mask, offline = scores.matrix.tolist(), scores.negative_mask.tolist(), scores.offline
+    positive, size = matrix[b][b], len(matrix)
+    texts = [c for c in range(size) if mask[b][c]]
+    images = [c for c in range(size) if mask[c][b]]
+    t_on = max(texts, key=lambda c: matrix[b][c], default=None)
+    i_on = max(images, key=lambda c: matrix[c][b], default=None)
+
+    def hinge(margin, negative):
+        value = max(margin - positive + negative, 0.0)
+        return value * value if config.squared else value
+
+    if kind == "all":
+        others = [matrix[b][c] for c in texts] if side == "i2t" else [matrix[c][b] for c in images]
+        return sum(hinge(config.margin_online, other) for other in others)
+    drawn = (offline.i2t if side == "i2t" else offline.t2i)[b].item()
+    if kind == "online":
+        if (t_on if side == "i2t" else i_on) is None:
+            return 0.0
+        hardest = matrix[b][t_on] if side == "i2t" else matrix[i_on][b]
+        weight = 1.0
+        if config.name == "adap_off_quin":
+            reference = positive if config.adapt_to == "positive" else drawn
+            weight = config.beta - (reference - hardest) / config.alpha
+            if config.clamp_weights and weight < 0:
+                weight = 0.0
+        return weight * hinge(config.margin_online, hardest)
+    if kind == "offline":
+        return hinge(config.margin_offline, drawn)
+    if config.name == "online_quin":
+        if t_on is None or i_on is None or not (mask[i_on][t_on] and mask[t_on][i_on]):
+            return 0.0
+        pair = matrix[i_on][t_on] if side == "i2t" else matrix[t_on][i_on]
+        return hinge(config.margin_offline, pair)
+    if offline.derived_mask is not None and not offline.derived_mask[b]:
+        return 0.0
+    return hinge(
+        config.margin_offline, (offline.derived if side == "i2t" else offline.partners)[b].item()
+    )
+
+
+def assert_equal_to_the_loop(scores, config, **tolerance):
+    loss, expected = compute_loss(scores, config), plain_loop(scores, config)
+    actual = {name: value.item() for name, value in loss.terms.items()}
+    assert actual == pytest.approx(expected, **tolerance)
+    assert loss.total.item() == pytest.approx(sum(expected.values()), **tolerance)
+
+
+def test_every_loss_that_can_be_named_is_tested():
+    assert set(KINDS) == set(LOSSES) == set(get_args(LossName))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mask", masks())
+@pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", LOSSES)
-def test_other_positives_in_the_batch_are_no_negatives(name):
-    negatives = ~torch.eye(7, dtype=torch.bool)
-    negatives[0, 1] = negatives[1, 0] = negatives[4, 2] = False
-    config = LossConfig(name=name)
-    scores = random_scores(negatives=negatives)
-    assert compute_loss(scores, config).total.item() == pytest.approx(plain_loop(scores, config))
+def test_each_loss_is_its_equation_summed_pair_by_pair(name, option, mask, dtype):
+    config = LossConfig(name=name, **CONSTANTS, **OPTIONS[option])
+    for seed in range(5):
+        derived_mask = torch.rand(SIZE, generator=torch.Generator().manual_seed(seed)) < 0.7
+        scores = random_scores(
+            dtype=dtype, seed=seed, negatives=masks()[mask], derived_mask=derived_mask
+        )
+        assert_equal_to_the_loop(scores, config, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_an_anchor_without_negatives_adds_nothing_and_stays_finite(name):
-    scores = random_scores(negatives=torch.zeros(7, 7, dtype=torch.bool))
-    loss = compute_loss(scores, LossConfig(name=name)).total
-    loss.backward()
-    assert loss.item() == pytest.approx(plain_loop(scores, LossConfig(name=name)))
+def test_without_a_mask_everything_off_the_diagonal_is_negative(name):
+    config = LossConfig(name=name, **CONSTANTS)
+    assert_equal_to_the_loop(random_scores(), config)
+    masked = random_scores(negatives=masks()["only the diagonal"])
+    assert compute_loss(random_scores(), config).total == compute_loss(masked, config).total
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_smallest_batches_are_no_exception(name, size):
+    assert_equal_to_the_loop(random_scores(size), LossConfig(name=name, **CONSTANTS))
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_option_changes_the_losses_it_belongs_to_and_no_other(name, option):
+    """The random scores above would not tell a missing option otherwise."""
+    plain = LossConfig(name=name, **CONSTANTS)
+    changed = replace(plain, **OPTIONS[option])
+    before, after = (compute_loss(random_scores(), config).total for config in (plain, changed))
+    weighted = name == "adap_off_quin" and option != "as in the paper"
+    assert (before != after) == (weighted or OPTIONS[option].get("squared", False))
+
+
+@pytest.mark.parametrize("mask", ["other positives", "anchors without negatives"])
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_are_the_slopes_of_the_loss(name, option, mask):
+    """By finite differences, so that weights have to pass gradients on as well."""
+    config, negatives = LossConfig(name=name, **CONSTANTS, **OPTIONS[option]), masks()[mask]
+    scores = random_scores()
+    off = scores.offline
+
+    def loss(matrix, *offline):
+        return compute_loss(BatchScores(matrix, negatives, OfflineScores(*offline)), config).total
+
+    inputs = (scores.matrix, off.i2t, off.t2i, off.derived, off.partners)
+    assert torch.autograd.gradcheck(loss, inputs)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_anchors_without_negatives_have_finite_gradients(name, option):
+    scores = random_scores(negatives=masks()["no negatives at all"])
+    compute_loss(scores, LossConfig(name=name, **OPTIONS[option])).total.backward()
     assert torch.isfinite(scores.matrix.grad).all()
 
 
+@pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", LOSSES)
-def test_there_is_nothing_to_learn_when_every_margin_is_met(name):
+def test_there_is_nothing_to_learn_when_every_margin_is_met(name, option):
     matrix = (torch.eye(5, dtype=torch.float64) * 2 - 1).requires_grad_()
     low = torch.full((5,), -1.0, dtype=torch.float64)
     scores = BatchScores(matrix, offline=OfflineScores(low, low, low, low))
-    loss = compute_loss(scores, LossConfig(name=name)).total
+    loss = compute_loss(scores, LossConfig(name=name, **OPTIONS[option])).total
     loss.backward()
     assert loss.item() == 0
     assert not matrix.grad.any()
+
+
+def one_weight_below_zero():
+    """The first image's online hinge is 0.2 - 0.5 + 0.4 = 0.1, its weight 1.5 - (1 - 0.4) / 0.3."""
+    matrix = torch.tensor([[0.5, 0.4], [-1.0, 0.9]], dtype=torch.float64, requires_grad=True)
+    low = torch.full((2,), -1.0, dtype=torch.float64)
+    i2t = torch.tensor([1.0, -1.0], dtype=torch.float64, requires_grad=True)
+    return BatchScores(matrix, offline=OfflineScores(i2t, low, low, low))
+
+
+def test_a_weight_below_zero_is_kept():
+    scores, config = one_weight_below_zero(), LossConfig(name="adap_off_quin")
+    assert adaptive_weights(scores, config)[0][0].item() == pytest.approx(-0.5)
+    term = compute_loss(scores, config).terms["i2t_online"]
+    assert term.item() == pytest.approx(-0.5 * 0.1)
+    term.backward()
+    assert scores.matrix.grad[0, 0].item() == pytest.approx(0.5)
+
+
+def test_a_clamped_weight_below_zero_takes_its_hinge_out():
+    scores, config = one_weight_below_zero(), LossConfig(name="adap_off_quin", clamp_weights=True)
+    assert adaptive_weights(scores, config)[0][0].item() == 0
+    term = compute_loss(scores, config).terms["i2t_online"]
+    assert term.item() == 0
+    term.backward()
+    assert not scores.matrix.grad.any()
+    assert not scores.offline.i2t.grad.any()
+
+
+def test_clamping_leaves_weights_above_zero_alone():
+    config = LossConfig(name="adap_off_quin", **CONSTANTS)
+    for free, clamped in zip(
+        adaptive_weights(random_scores(), config),
+        adaptive_weights(random_scores(), replace(config, clamp_weights=True)),
+        strict=True,
+    ):
+        assert (free > 0).any()
+        assert (free < 0).any()
+        assert torch.equal(clamped[free > 0], free[free > 0])
+
+
+def test_derived_pairs_of_online_negatives_are_found_by_their_places():
+    """The third text is the first image's hardest, the second image the first text's hardest."""
+    matrix = torch.tensor(
+        [[0.5, 0.1, 0.4, 0.0], [0.3, 0.9, 0.7, 0.0], [0.2, 0.6, 0.9, 0.0], [0.0, 0.0, 0.0, 0.9]]
+    )
+    derived, partners, mask = BatchScores(matrix).derived_online
+    assert (derived[0].item(), partners[0].item()) == pytest.approx((0.7, 0.6))
+    assert mask[0]
+
+
+def test_online_negatives_that_belong_together_derive_no_pair():
+    scores = random_scores(2)  # the other pair is all there is to choose from
+    terms = compute_loss(scores, LossConfig(name="online_quin", margin_offline=9.0)).terms
+    assert terms["i2t_derived"] == terms["t2i_derived"] == 0
+
+
+def test_the_total_is_made_of_hinges_weights_and_what_is_added():
+    loss = LossTerms(
+        {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, 4.0])},
+        weights={"a": torch.tensor([10.0, -1.0])},
+        auxiliary={"caption": torch.tensor(0.5)},
+    )
+    assert {name: value.item() for name, value in loss.terms.items()} == {
+        "a": 8.0,
+        "b": 7.0,
+        "caption": 0.5,
+    }
+    assert loss.total.item() == 15.5
 
 
 def test_masked_derived_pairs_add_nothing():
@@ -146,22 +332,38 @@ def test_gradients_of_the_adaptive_loss_are_the_closed_forms_of_the_paper():
         torch.testing.assert_close(scores.grad, expected)
 
 
+@pytest.mark.parametrize("mask", masks())
 @pytest.mark.parametrize("name", LOSSES)
-def test_swapping_modalities_swaps_the_directions(name):
-    scores, config = random_scores(), LossConfig(name=name)
+def test_swapping_modalities_swaps_the_directions(name, mask):
+    """A derived pair is one of an image and a text, whichever comes first: it stays."""
+    negatives, config = masks()[mask], LossConfig(name=name, **CONSTANTS)
+    scores = random_scores(negatives=negatives)
     off = scores.offline
     swapped = BatchScores(
-        scores.matrix.T, offline=OfflineScores(off.t2i, off.i2t, off.derived, off.partners)
+        scores.matrix.T,
+        negatives.T,
+        OfflineScores(off.t2i, off.i2t, off.derived, off.partners),
     )
     forward, backward = compute_loss(scores, config).terms, compute_loss(swapped, config).terms
-    assert forward.keys() == backward.keys()
-    for term in forward:
-        if "derived" not in term:
-            side = "t2i" if term.startswith("i2t") else "i2t"
-            other = side + term[3:]
-            assert forward[term].item() == pytest.approx(backward[other].item())
+    other_side = {"i2t": "t2i", "t2i": "i2t"}
+    for term, value in forward.items():
+        side, _, kind = term.partition("_")
+        same = term if kind == "derived" else f"{other_side[side]}_{kind}"
+        assert value.item() == pytest.approx(backward[same].item())
 
 
-def test_an_offline_loss_without_offline_scores_says_what_to_do():
-    with pytest.raises(UserError, match="mine"):
-        compute_loss(BatchScores(torch.eye(3)), LossConfig(name="off_tri"))
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_asks_for_the_scores_that_its_config_says_it_needs(name):
+    config, scores = LossConfig(name=name), random_scores()
+    without = replace(scores, offline=None)
+    if config.needs_candidates:
+        with pytest.raises(UserError, match="needs the scores of offline negatives; mine"):
+            compute_loss(without, config)
+    else:
+        compute_loss(without, config)
+    without = replace(scores, offline=OfflineScores(scores.offline.i2t, scores.offline.t2i))
+    if config.needs_derived_pairs:
+        with pytest.raises(UserError, match="needs the scores of the derived pairs"):
+            compute_loss(without, config)
+    else:
+        compute_loss(without, config)

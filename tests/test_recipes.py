@@ -1,14 +1,20 @@
-"""Recipes: shipped ones, inheritance, bad ones, and the published behaviours by name."""
+"""Recipes: shipped ones, inheritance, composition, bad ones, and the paper's tables."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from aoq.config import LossConfig, Recipe, RoundConfig, as_published
+from aoq.cli.recipes import app
+from aoq.config import LossConfig, ModelConfig, Recipe, RoundConfig, as_published
 from aoq.errors import UserError
-from aoq.recipes import load_recipe, save_recipe, shipped_recipes
+from aoq.recipes import load_recipe, save_recipe, shipped_changes, shipped_recipes
+from aoq.recipes.tables import Table, paper_rows
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
@@ -114,3 +120,239 @@ def test_warm_up_epochs_learn_from_all_negatives():
         "off_quin",
         "off_quin",
     ]
+
+
+# Composition: base+change+change.
+
+
+def test_changes_are_laid_over_the_base_in_order():
+    recipe = load_recipe("vsrn-coco+h500+normal-draws")
+    plain = load_recipe("vsrn-coco")
+    depths = {"depth_texts": 500, "depth_images": 100}
+    assert recipe == replace(
+        plain,
+        mining=replace(plain.mining, **depths),
+        sampling=replace(plain.sampling, draws="normal", **depths),
+    )
+    assert load_recipe("vsrn-coco+h200+h500") == load_recipe("vsrn-coco+h500")
+    assert load_recipe("vsrn-coco+adap-off-quin+alpha-0.3+beta-1.5+h300") == plain
+
+
+def test_changes_go_with_a_file_and_into_a_file(tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text("seed = 5\n[round_two]\nepochs = 7\n")
+    (tmp_path / "deep.toml").write_text("[sampling]\ndepth_texts = 9\n")
+    (tmp_path / "child.toml").write_text('extends = "mine+off-tri+deep.toml"\nseed = 6\n')
+    (tmp_path / "shipped.toml").write_text('extends = "vsrn-f30k+off-tri"\n')
+    child = load_recipe(tmp_path / "child.toml")
+    assert (child.seed, child.round_two.epochs, child.sampling.depth_texts) == (6, 7, 9)
+    assert child.round_two.loss.name == "off_tri"
+    assert load_recipe(tmp_path / "shipped.toml") == load_recipe("vsrn-f30k+off-tri")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("mine.toml+off-tri+deep.toml+seed-1") == replace(child, seed=1)
+
+
+def test_a_plus_in_the_path_of_a_recipe_is_no_change(tmp_path):
+    folder = tmp_path / "a+b"
+    folder.mkdir()
+    (folder / "mine+1.toml").write_text("seed = 5\n")
+    path = folder / "mine+1.toml"
+    assert load_recipe(path).seed == 5
+    assert load_recipe(f"{path}+off-tri").round_two.loss.name == "off_tri"
+
+
+def test_a_recipe_of_the_name_of_a_shipped_one_may_extend_it(tmp_path):
+    (tmp_path / "vsrn-coco.toml").write_text('extends = "vsrn-coco+online"\nseed = 3\n')
+    assert load_recipe(tmp_path / "vsrn-coco.toml") == replace(
+        load_recipe("vsrn-coco+online"), seed=3
+    )
+
+
+def test_two_files_that_extend_each_other_are_refused(tmp_path):
+    (tmp_path / "a.toml").write_text(f'extends = "../{tmp_path.name}/b.toml+off-tri"\n')
+    (tmp_path / "b.toml").write_text('extends = "a"\n')
+    with pytest.raises(UserError, match="extends itself"):
+        load_recipe(tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("vsrn-moon+off-tri", "no recipe 'vsrn-moon'.* one of: bfan-coco, .*vsrn-coco"),
+        ("vsrn-coco+off-quad", "no change 'off-quad'.* one of: adap-off-quin, .*off-quin"),
+        ("vsrn-coco+", "no change ''"),
+        ("+off-tri", "no recipe ''"),
+        ("off-tri", "no recipe 'off-tri'"),
+        ("vsrn-coco+scan-coco", "no change 'scan-coco'"),
+        ("missing.toml+off-tri", "missing.toml does not exist"),
+        ("vsrn-coco+missing.toml", "no change 'missing.toml'"),
+    ],
+)
+def test_an_unknown_part_of_a_name_is_answered_with_the_known_ones(name, sentence):
+    with pytest.raises(UserError, match=sentence):
+        load_recipe(name)
+
+
+def test_a_recipe_that_extends_another_is_no_change(tmp_path):
+    (tmp_path / "mine.toml").write_text('extends = "vsrn-coco"\n')
+    with pytest.raises(UserError, match="so it is no change"):
+        load_recipe(f"vsrn-f30k+{tmp_path / 'mine.toml'}")
+
+
+def test_the_official_change_decides_what_settings_start_from():
+    recipe, plain = load_recipe("vsrn-coco+official"), load_recipe("vsrn-coco")
+    assert recipe == as_published(plain)
+    deep = load_recipe("vsrn-coco+official+h500").mining
+    assert (deep.depth_texts, deep.depth_images) == (500, 100)
+
+
+@pytest.mark.parametrize("change", shipped_changes())
+def test_every_change_changes_what_the_paper_leaves_at_another_value(change, tmp_path):
+    """Over a base in which nothing is as in the paper, so that its final settings count too."""
+    other = {"name": "online", "alpha": 9.0, "beta": 9.0}
+    depths = {"depth_texts": 9, "depth_images": 9}
+    base = replace(
+        Recipe(model=ModelConfig(name="bfan"), seed=9),
+        mining=replace(Recipe().mining, **depths),
+        sampling=replace(Recipe().sampling, **depths),
+        round_two=RoundConfig(loss=LossConfig(**other)),
+    )
+    save_recipe(base, tmp_path / "base.toml")
+    assert load_recipe(f"{tmp_path / 'base.toml'}+{change}") != base
+
+
+@pytest.mark.parametrize("descriptions", [shipped_recipes(), shipped_changes()])
+def test_every_shipped_file_says_in_one_line_what_it_is(descriptions):
+    assert descriptions
+    for line in descriptions.values():
+        assert line[0].isupper()
+        assert line.endswith(".")
+        assert "\n" not in line
+        assert len(line) < 80
+
+
+# Schedules, as the paper and the models' own papers have them.
+
+
+@pytest.mark.parametrize(
+    ("name", "round_one", "round_two"),
+    [
+        ("vsrn-coco", (2e-4, 15, 30), (2e-4, 10, 20)),
+        ("vsrn-f30k", (2e-4, 10, 20), (2e-4, 10, 20)),
+        ("scan-coco", (5e-4, 10, 20), (5e-4, 10, 15)),
+        ("scan-f30k", (2e-4, 15, 30), (5e-4, 10, 15)),
+        ("bfan-coco", (5e-4, 10, 20), (5e-4, 10, 15)),
+        ("bfan-f30k", (2e-4, 15, 30), (5e-4, 10, 15)),
+    ],
+)
+def test_the_schedules_are_those_of_the_paper(name, round_one, round_two):
+    recipe = load_recipe(name)
+    for settings, expected in ((recipe.round_one, round_one), (recipe.round_two, round_two)):
+        found = (settings.learning_rate, settings.decay_after, settings.epochs)
+        assert found == expected
+        assert (settings.batch_size, settings.decay_factor) == (128, 10.0)
+    assert recipe.model.joint_width == (2048 if name.startswith("vsrn") else 1024)
+
+
+# The paper's tables.
+
+
+def test_the_tables_have_as_many_rows_as_in_the_paper():
+    counts = {table: len(paper_rows(table)) for table in get_args(Table)}
+    assert counts == {"1": 18, "2": 6, "3": 11, "4": 1, "5": 5, "6": 4, "text": 2}
+    assert len(paper_rows()) == sum(counts.values())
+
+
+@pytest.mark.parametrize("row", paper_rows(), ids=lambda row: f"{row.table}: {row.label}")
+def test_the_models_of_a_row_differ_in_what_makes_them_an_ensemble_only(row):
+    one, *others = (load_recipe(name) for name in row.recipes)
+    assert len(others) == (0 if row.table == "6" else 1)
+    for other in others:
+        assert other != one
+        assert replace(other, seed=0, model=one.model) == one
+        assert (other.seed != one.seed) == (one.model.name == "vsrn")
+
+
+def test_rows_are_what_they_are_called():
+    found = {(row.table, row.label): load_recipe(row.recipes[0]) for row in paper_rows()}
+    assert found["1", "SCAN"].rounds == "one"
+    assert found["1", "BFAN + OffTri"].round_two.loss == LossConfig(name="off_tri")
+    assert found["1", "VSRN + OffQuin"].round_two.loss == LossConfig(name="off_quin")
+    assert found["2", "VSRN + AdapOffQuin"] == load_recipe("vsrn-f30k")
+    assert found["3", "VSRN (Fine-tune)"].round_two.start_from == "round_one"
+    assert found["3", "BFAN (w/o OfflineAdap)"].round_two.loss.adapt_to == "positive"
+    assert found["3", "VSRN (h = 1000)"].sampling.depth_images == 200
+    assert found["4", "VSRN"].round_one.batch_size == 192
+    assert found["4", "VSRN"].rounds == "one"
+    tuned = found["5", "VSRN (beta = 2.0, alpha = 0.3)"].round_two.loss
+    assert (tuned.beta, tuned.alpha) == (2.0, 0.3)
+    squared = found["text", "VSRN (squared)"].round_two.loss
+    assert squared == LossConfig(name="off_quin", squared=True)
+    assert found["text", "VSRN (normal distribution)"].sampling.draws == "normal"
+
+
+def test_scan_has_the_published_temperatures_in_both_halves_of_its_ensemble():
+    assert load_recipe("scan-coco").model.aggregate_temperature is None  # as published: 6
+    coco, f30k = (load_recipe(f"scan-{data}+scan-i2t-{data}").model for data in ("coco", "f30k"))
+    assert (coco.direction, coco.aggregate_temperature) == ("i2t", 20.0)
+    assert (f30k.direction, f30k.aggregate_temperature) == ("i2t", 5.0)
+
+
+def test_an_unknown_table_is_answered_with_the_known_ones():
+    with pytest.raises(UserError, match=r"no table '7'.* 1, 2, 3, 4, 5, 6, text"):
+        paper_rows("7")
+
+
+def test_the_documentation_lists_the_rows_as_they_are():
+    text = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    lines = [
+        f"| {row.table} | {row.label} | {', '.join(f'`{name}`' for name in row.recipes)} |"
+        for row in paper_rows()
+    ]
+    assert "\n".join(lines) in text, "docs/recipes.md should have:\n" + "\n".join(lines)
+    for name in (*shipped_recipes(), *shipped_changes()):
+        assert f"`{name}`" in text or f"`+{name}`" in text
+
+
+# The command.
+
+
+def aoq(*arguments):
+    """The command in this process."""
+    app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+
+
+def test_the_command_lists_recipes_changes_and_tables(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    aoq("recipes")
+    listed = capsys.readouterr().out
+    for name, line in shipped_recipes().items():
+        assert f" {name} " in listed
+        assert line in listed
+    for name, line in shipped_changes().items():
+        assert f" +{name} " in listed
+        assert line in listed
+    aoq("recipes", "table", "3")
+    table = capsys.readouterr().out
+    for row in paper_rows("3"):
+        assert row.label in table
+        assert all(name in table for name in row.recipes)
+
+
+def test_the_command_shows_a_recipe_as_a_recipe(capsys, tmp_path):
+    aoq("recipes", "show", "bfan-f30k+only-offline")
+    (tmp_path / "shown.toml").write_text(capsys.readouterr().out)
+    assert load_recipe(tmp_path / "shown.toml") == load_recipe("bfan-f30k+only-offline")
+
+
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_the_help_tells_where_recipes_are_listed(command, capsys):
+    aoq(command, "--help")
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "aoq recipes" in text
+    assert "vsrn-f30k+off-tri" in text
+
+
+def test_listing_recipes_does_not_import_torch():
+    code = "import sys, aoq.cli.recipes, aoq.recipes.tables as t; t.paper_rows();"
+    done = subprocess.run([sys.executable, "-c", f"{code} sys.exit('torch' in sys.modules)"])
+    assert done.returncode == 0

@@ -29,20 +29,31 @@ if TYPE_CHECKING:
     from aoq.recipes import load_recipe as load_recipe
     from aoq.scoring.encoded import encode_dataset as encode_dataset
     from aoq.scoring.ensemble import Ensemble as Ensemble
+    from aoq.scoring.inner_product import InnerProduct as InnerProduct
+    from aoq.training.checkpoint import load_own_model as load_own_model
     from aoq.training.checkpoint import load_run as load_run
+    from aoq.training.inputs import TrainingData as TrainingData
+    from aoq.training.inputs import open_training_data as open_training_data
     from aoq.training.trained import evaluate_run as evaluate_run
     from aoq.training.trained import evaluate_runs as evaluate_runs
+    from aoq.training.trained import mine_run as mine_run
     from aoq.training.two_rounds import run_recipe as run_recipe
+    from aoq.types import Encoding as Encoding
+    from aoq.types import Positives as Positives
 
 _HOMES = {
     "BatchScores": "aoq.losses",
     "Collator": "aoq.data.collate",
+    "Encoding": "aoq.types",
     "Ensemble": "aoq.scoring.ensemble",
+    "InnerProduct": "aoq.scoring.inner_product",
     "LossConfig": "aoq.config",
     "ModelConfig": "aoq.config",
     "OfflineScores": "aoq.losses",
     "PairDataset": "aoq.data.dataset",
+    "Positives": "aoq.types",
     "Recipe": "aoq.config",
+    "TrainingData": "aoq.training.inputs",
     "UserError": "aoq.errors",
     "build_model": "aoq.models",
     "compute_loss": "aoq.losses",
@@ -50,9 +61,12 @@ _HOMES = {
     "evaluate": "aoq.evaluation.protocols",
     "evaluate_run": "aoq.training.trained",
     "evaluate_runs": "aoq.training.trained",
+    "load_own_model": "aoq.training.checkpoint",
     "load_recipe": "aoq.recipes",
     "load_run": "aoq.training.checkpoint",
+    "mine_run": "aoq.training.trained",
     "open_dataset": "aoq.data.dataset",
+    "open_training_data": "aoq.training.inputs",
     "run_recipe": "aoq.training.two_rounds",
 }
 __all__ = sorted(_HOMES)

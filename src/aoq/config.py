@@ -13,10 +13,11 @@ from typing import Literal
 
 from aoq.errors import UserError
 
-LossName = Literal["standard", "online", "off_tri", "off_quin", "adap_off_quin"]
-OFFLINE_LOSSES: frozenset[str] = frozenset({"off_tri", "off_quin", "adap_off_quin"})
+LossName = Literal[
+    "standard", "online", "off_tri", "off_quin", "adap_off_quin", "only_offline", "online_quin"
+]
 Behaviour = Literal["paper", "official"]
-ModelName = Literal["vsrn", "scan", "bfan", "vse"]
+ModelName = Literal["vsrn", "scan", "bfan", "vse", "own"]
 Direction = Literal["t2i", "i2t"]
 RawNorm = Literal[
     "clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "softmax", "clipped", "no_norm"
@@ -58,7 +59,7 @@ class ModelConfig:
     """Which model, and how wide it is."""
 
     name: ModelName = "vsrn"
-    "vsrn, scan, bfan, or vse (mean-pooled regions: the cheap one)."
+    "vsrn, scan, bfan, vse (mean-pooled regions: the cheap one), or own: one that Python brings."
     joint_width: int = 2048
     "Width of the joint space (D)."
     word_width: int = 300
@@ -114,7 +115,7 @@ class LossConfig:
     """Which equation of the paper, and its constants."""
 
     name: LossName = "online"
-    "standard (Eq. 1), online (2), off_tri (3), off_quin (4) or adap_off_quin (5)."
+    "Eq. 1-5: standard, online, off_tri, off_quin, adap_off_quin; and table 3's variants of Eq. 4."
     margin_online: float = 0.2
     "Margin of the online terms (gamma 1)."
     margin_offline: float = 0.0
@@ -123,17 +124,23 @@ class LossConfig:
     "Smaller: the adaptive weight reacts more strongly to S_off - S_on."
     beta: float = 1.5
     "The adaptive weight where S_off = S_on."
+    adapt_to: Literal["offline", "positive"] = "offline"
+    "What the adaptive weight measures S_on by: S_off, or S(i, t) (table 3, w/o OfflineAdap)."
+    clamp_weights: bool = False
+    "Keep adaptive weights from falling below zero."
+    squared: bool = False
+    "Square every hinge."
 
     def __post_init__(self) -> None:
         _require(self.alpha > 0, f"loss.alpha is {self.alpha}; it has to be positive.")
 
     @property
     def needs_candidates(self) -> bool:
-        return self.name in OFFLINE_LOSSES
+        return self.name not in ("standard", "online")
 
     @property
     def needs_derived_pairs(self) -> bool:
-        return self.needs_candidates and self.name != "off_tri"
+        return self.name in ("off_quin", "adap_off_quin", "only_offline")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,12 +148,16 @@ class RoundConfig:
     """One round of training."""
 
     loss: LossConfig = field(default_factory=LossConfig)
+    start_from: Literal["scratch", "round_one"] = "scratch"
+    "Fresh weights, or in round two the best ones of round one (table 3, Fine-tune)."
     epochs: int = 20
     "Passes over all positive pairs."
     warmup_epochs: int = 0
     "The first so many epochs learn from all in-batch negatives (Eq. 1) before the loss takes over."
     batch_size: int = 128
-    "Positive pairs a step."
+    "Positive pairs a step, over all processes: negatives come from the whole batch."
+    accumulate: int = 1
+    "Parts that a step is computed in, each with the negatives of its own pairs: saves memory."
     learning_rate: float = 2e-4
     "Adam's learning rate at the start."
     decay_after: int = 10
@@ -165,12 +176,16 @@ class RoundConfig:
     "Validate on the first so many dev captions only; none: on all."
     validate_every: int | None = None
     "Steps between two validations, besides the one after each epoch; none: that one only."
+    patience: int | None = None
+    "Stop after so many validations in a row without a better one; none: train all epochs."
     checkpoint_every: int = 500
     "Steps between two saved states, besides the one after each epoch."
+    log_every: int = 50
+    "Steps that one line of the log sums up."
 
     def __post_init__(self) -> None:
-        _require_counts(self, "epochs", "decay_after", "checkpoint_every")
-        _require_counts(self, "validation_texts", "validate_every")
+        _require_counts(self, "epochs", "decay_after", "accumulate", "checkpoint_every")
+        _require_counts(self, "validation_texts", "validate_every", "patience", "log_every")
         _require(
             0 <= self.warmup_epochs < self.epochs,
             f"warmup_epochs is {self.warmup_epochs}; it has to be at least 0 and less than epochs.",
@@ -179,8 +194,9 @@ class RoundConfig:
             value = getattr(self, name)
             _require(value > 0, f"{name} is {value}; it has to be positive.")
         _require(
-            self.batch_size >= 2,
-            f"batch_size is {self.batch_size}; in-batch negatives need at least 2 pairs.",
+            self.batch_size >= 2 * self.accumulate,
+            f"batch_size is {self.batch_size}; in-batch negatives need at least 2 pairs"
+            f"{f' in each of {self.accumulate} parts' if self.accumulate > 1 else ''}.",
         )
 
     def warming_up(self, epoch: int) -> bool:
@@ -256,6 +272,10 @@ class Recipe:
 
     data: str = ""
     "Folder of the data set: one that `aoq data build` wrote, or a SCAN precomp folder."
+    candidates: str = ""
+    "Lists that round two draws from, a teacher's; none: those of round one's own model."
+    rounds: Literal["one", "both"] = "both"
+    "`one` ends with the online model: the baseline."
     behaviour: Behaviour = "paper"
     "`official` starts from what the authors' program does where it departs from the paper."
     seed: int = 0
@@ -274,8 +294,19 @@ class Recipe:
         _require(self.seed >= 0, f"seed is {self.seed}; it cannot be negative.")
 
     def resolved(self) -> Recipe:
-        """This recipe with its data set named so that it is found from any folder."""
-        return replace(self, data=str(Path(self.data).absolute())) if self.data else self
+        """This recipe with its files named so that they are found from any folder."""
+
+        def absolute(path: str) -> str:
+            return str(Path(path).absolute()) if path else path
+
+        return replace(self, data=absolute(self.data), candidates=absolute(self.candidates))
+
+    @property
+    def needs_round_one(self) -> bool:
+        """Whether it mines with round one's model, starts from it or ends with it."""
+        is_start = self.round_two.start_from == "round_one"
+        needs_lists = self.round_two.loss.needs_candidates and not self.candidates
+        return self.rounds == "one" or is_start or needs_lists
 
     def with_loss(self, name: LossName) -> Recipe:
         """The same recipe with another loss in round two."""

@@ -1,15 +1,15 @@
-"""Equations 1 to 5 of the paper, on scores alone.
+"""Equations 1 to 5 of the paper and the variants of its table 3, on scores alone.
 
 A loss never sees an encoding or a model: any model that can score a batch can be trained with
 it. Sums over the batch, as in the paper (its learning rates assume that). `[x]+` of the paper is
-`relu`; the two halves of each equation are the two anchors, the image (`i2t`) and the text
+`hinge`; the two halves of each equation are the two anchors, the image (`i2t`) and the text
 (`t2i`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -58,14 +58,32 @@ class BatchScores:
         return ~torch.eye(len(self.matrix), dtype=torch.bool, device=self.matrix.device)
 
     @cached_property
+    def _online(self) -> tuple[torch.return_types.max, torch.return_types.max]:
+        """Each image's hardest text of the batch and each text's hardest image: score and place."""
+        negatives = self.matrix.masked_fill(~self.negative_mask, _NO_NEGATIVE)
+        return negatives.max(dim=1), negatives.max(dim=0)
+
+    @property
     def i2t_online(self) -> Tensor:
         """S(i, t_on): the hardest text of the batch for each image. (B,)"""
-        return self.matrix.masked_fill(~self.negative_mask, _NO_NEGATIVE).max(dim=1).values
+        return self._online[0].values
 
-    @cached_property
+    @property
     def t2i_online(self) -> Tensor:
         """S(i_on, t): the hardest image of the batch for each text. (B,)"""
-        return self.matrix.masked_fill(~self.negative_mask, _NO_NEGATIVE).max(dim=0).values
+        return self._online[1].values
+
+    @cached_property
+    def derived_online(self) -> tuple[Tensor, Tensor, Tensor]:
+        """S(i_on, t_on), S(i~_on, t~_on), and where both pairs are negatives. (B,)
+
+        The image that goes with t_on has its place in the batch, the text that goes with i_on
+        that of i_on.
+        """
+        (text_scores, texts), (image_scores, images) = self._online
+        mask = self.negative_mask[images, texts] & self.negative_mask[texts, images]
+        mask &= (text_scores > _NO_NEGATIVE) & (image_scores > _NO_NEGATIVE)
+        return self.matrix[images, texts], self.matrix[texts, images], mask
 
     def require_offline(self) -> OfflineScores:
         if self.offline is None:
@@ -75,77 +93,129 @@ class BatchScores:
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The named terms of a loss, each summed over the batch."""
+    """The terms of a loss: hinges by name, each summed over the batch, and what is added to them.
 
-    terms: dict[str, Tensor]
+    A hinge may have a weight. It is there for every anchor, or for every negative of one (Eq. 1).
+    """
+
+    hinges: dict[str, Tensor]
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    auxiliary: dict[str, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def terms(self) -> dict[str, Tensor]:
+        weighted = self.hinges | {name: w * self.hinges[name] for name, w in self.weights.items()}
+        return {name: values.sum() for name, values in weighted.items()} | self.auxiliary
 
     @property
     def total(self) -> Tensor:
         return torch.stack(list(self.terms.values())).sum()
 
 
+Hinges = dict[str, Tensor]
+
+
+def hinge(values: Tensor, config: LossConfig) -> Tensor:
+    """[x]+, squared where the config says so."""
+    return relu(values).square() if config.squared else relu(values)
+
+
 def standard_triplet(scores: BatchScores, config: LossConfig) -> LossTerms:
     """Eq. 1: every negative of the batch."""
-    positive, matrix = scores.positive, scores.matrix
-    i2t = relu(config.margin_online - positive[:, None] + matrix)
-    t2i = relu(config.margin_online - positive[None, :] + matrix)
-    mask = scores.negative_mask
-    return LossTerms({"i2t_all": (i2t * mask).sum(), "t2i_all": (t2i * mask).sum()})
+    positive, matrix, mask = scores.positive, scores.matrix, scores.negative_mask
+    i2t = hinge(config.margin_online - positive[:, None] + matrix, config) * mask
+    t2i = hinge(config.margin_online - positive[None, :] + matrix, config) * mask
+    return LossTerms({"i2t_all": i2t, "t2i_all": t2i})
+
+
+def _online_hinges(scores: BatchScores, config: LossConfig) -> Hinges:
+    """The hardest negatives of the batch."""
+    positive, margin = scores.positive, config.margin_online
+    return {
+        "i2t_online": hinge(margin - positive + scores.i2t_online, config),
+        "t2i_online": hinge(margin - positive + scores.t2i_online, config),
+    }
+
+
+def _offline_hinges(scores: BatchScores, config: LossConfig) -> Hinges:
+    """The offline negatives of the pair, which share an anchor with it: added by Eq. 3."""
+    offline, positive, margin = scores.require_offline(), scores.positive, config.margin_offline
+    return {
+        "i2t_offline": hinge(margin - positive + offline.i2t, config),
+        "t2i_offline": hinge(margin - positive + offline.t2i, config),
+    }
+
+
+def _derived_hinges(scores: BatchScores, config: LossConfig) -> Hinges:
+    """The pairs of offline negatives, which share no anchor with the pair: added by Eq. 4."""
+    offline = scores.require_offline()
+    if offline.derived is None or offline.partners is None:
+        raise UserError("this loss needs the scores of the derived pairs.")
+    return _hinges_of_pairs(scores, offline.derived, offline.partners, offline.derived_mask, config)
+
+
+def _hinges_of_pairs(
+    scores: BatchScores,
+    derived: Tensor,
+    partners: Tensor,
+    mask: Tensor | None,
+    config: LossConfig,
+) -> Hinges:
+    positive, margin = scores.positive, config.margin_offline
+    hinges = {
+        "i2t_derived": hinge(margin - positive + derived, config),
+        "t2i_derived": hinge(margin - positive + partners, config),
+    }
+    return hinges if mask is None else {name: value * mask for name, value in hinges.items()}
 
 
 def online_triplet(scores: BatchScores, config: LossConfig) -> LossTerms:
     """Eq. 2: the hardest negative of the batch."""
-    i2t = relu(config.margin_online - scores.positive + scores.i2t_online)
-    t2i = relu(config.margin_online - scores.positive + scores.t2i_online)
-    return LossTerms({"i2t_online": i2t.sum(), "t2i_online": t2i.sum()})
-
-
-def _offline_terms(scores: BatchScores, config: LossConfig) -> dict[str, Tensor]:
-    """The offline terms with a common anchor, added by Eq. 3."""
-    offline, positive = scores.require_offline(), scores.positive
-    return {
-        "i2t_offline": relu(config.margin_offline - positive + offline.i2t).sum(),
-        "t2i_offline": relu(config.margin_offline - positive + offline.t2i).sum(),
-    }
-
-
-def _derived_terms(scores: BatchScores, config: LossConfig) -> dict[str, Tensor]:
-    """The offline terms without a common anchor, added by Eq. 4."""
-    offline, positive = scores.require_offline(), scores.positive
-    if offline.derived is None or offline.partners is None:
-        raise UserError("this loss needs the scores of the derived pairs.")
-    derived = relu(config.margin_offline - positive + offline.derived)
-    partners = relu(config.margin_offline - positive + offline.partners)
-    if offline.derived_mask is not None:
-        derived, partners = derived * offline.derived_mask, partners * offline.derived_mask
-    return {"i2t_derived": derived.sum(), "t2i_derived": partners.sum()}
+    return LossTerms(_online_hinges(scores, config))
 
 
 def offline_triplet(scores: BatchScores, config: LossConfig) -> LossTerms:
     """Eq. 3: Eq. 2 and the offline hard negatives."""
-    return LossTerms(online_triplet(scores, config).terms | _offline_terms(scores, config))
+    return LossTerms(_online_hinges(scores, config) | _offline_hinges(scores, config))
 
 
 def offline_quintuplet(scores: BatchScores, config: LossConfig) -> LossTerms:
     """Eq. 4: Eq. 3 and the derived pairs."""
-    return LossTerms(offline_triplet(scores, config).terms | _derived_terms(scores, config))
+    online, offline = _online_hinges(scores, config), _offline_hinges(scores, config)
+    return LossTerms(online | offline | _derived_hinges(scores, config))
+
+
+def only_offline(scores: BatchScores, config: LossConfig) -> LossTerms:
+    """Table 3, OnlyOffline: Eq. 4 without its online terms."""
+    return LossTerms(_offline_hinges(scores, config) | _derived_hinges(scores, config))
+
+
+def online_quintuplet(scores: BatchScores, config: LossConfig) -> LossTerms:
+    """Table 3, OnlineQuin: Eq. 4 with derived pairs of the online negatives."""
+    online, offline = _online_hinges(scores, config), _offline_hinges(scores, config)
+    derived = _hinges_of_pairs(scores, *scores.derived_online, config)
+    return LossTerms(online | offline | derived)
 
 
 def adaptive_weights(scores: BatchScores, config: LossConfig) -> tuple[Tensor, Tensor]:
     """Eq. 5: beta - (S_off - S_on) / alpha, for image and text anchors; gradients flow. (B,)"""
-    offline = scores.require_offline()
-    i2t = config.beta - (offline.i2t - scores.i2t_online) / config.alpha
-    t2i = config.beta - (offline.t2i - scores.t2i_online) / config.alpha
-    return i2t, t2i
+    if config.adapt_to == "positive":  # table 3, w/o OfflineAdap
+        i2t_by = t2i_by = scores.positive
+    else:
+        offline = scores.require_offline()
+        i2t_by, t2i_by = offline.i2t, offline.t2i
+    i2t = config.beta - (i2t_by - scores.i2t_online) / config.alpha
+    t2i = config.beta - (t2i_by - scores.t2i_online) / config.alpha
+    return (i2t.relu(), t2i.relu()) if config.clamp_weights else (i2t, t2i)
 
 
 def adaptive_offline_quintuplet(scores: BatchScores, config: LossConfig) -> LossTerms:
     """Eq. 5: Eq. 4 with the online hinges weighted by how hard their negatives are."""
     i2t_weight, t2i_weight = adaptive_weights(scores, config)
-    i2t = i2t_weight * relu(config.margin_online - scores.positive + scores.i2t_online)
-    t2i = t2i_weight * relu(config.margin_online - scores.positive + scores.t2i_online)
-    online = {"i2t_online": i2t.sum(), "t2i_online": t2i.sum()}
-    return LossTerms(online | _offline_terms(scores, config) | _derived_terms(scores, config))
+    return LossTerms(
+        offline_quintuplet(scores, config).hinges,
+        weights={"i2t_online": i2t_weight, "t2i_online": t2i_weight},
+    )
 
 
 LOSSES: dict[LossName, Callable[[BatchScores, LossConfig], LossTerms]] = {
@@ -154,6 +224,8 @@ LOSSES: dict[LossName, Callable[[BatchScores, LossConfig], LossTerms]] = {
     "off_tri": offline_triplet,
     "off_quin": offline_quintuplet,
     "adap_off_quin": adaptive_offline_quintuplet,
+    "only_offline": only_offline,
+    "online_quin": online_quintuplet,
 }
 
 

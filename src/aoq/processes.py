@@ -1,4 +1,4 @@
-"""The processes that torchrun starts, as mining sees them: a number, a share, and the first one.
+"""The processes that torchrun starts: a number, a share of the work, and the first one.
 
     torchrun --nproc-per-node 4 -m aoq mine RUN
 
@@ -77,8 +77,9 @@ def join_processes() -> Iterator[Processes]:
 
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    # What is sent are lists, and these are in main memory whatever computes the scores.
-    torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
+    # Lists are in main memory whatever computes the scores; gradients are where the model is.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    torch.distributed.init_process_group(backend, timeout=_PATIENCE)
     try:
         processes = Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
         if not processes.is_first:

@@ -24,6 +24,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 from aoq.storage import append_json_line
@@ -49,19 +50,27 @@ class _RateColumn(ProgressColumn):
         return Text(f"{task.speed:,.{digits}f} {task.fields['unit']}/s", style="dim")
 
 
+class _NoteColumn(ProgressColumn):
+    """What else is to be seen; cut short where the terminal is narrow."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["note"], style="dim", no_wrap=True, overflow="ellipsis")
+
+
 @contextmanager
 def progress_bar(description: str, *, total: int, unit: str) -> Iterator[Callable[..., None]]:
-    """A bar for a stage; call what it yields with `advance=` and, if useful, `note=`.
+    """A bar for a stage; call what it yields with `advance=` and, if useful, `note=` and `title=`.
 
-    The bar is drawn on terminals only and disappears when the stage ends.
+    The bar is drawn on terminals only and disappears when the stage ends. A stage within a stage
+    has a bar below that one.
     """
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
         BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        _RateColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("[dim]{task.fields[note]}"),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        _RateColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+        _NoteColumn(),
         console=console,
         transient=True,
         disable=_quiet or not sys.stderr.isatty(),
@@ -69,8 +78,8 @@ def progress_bar(description: str, *, total: int, unit: str) -> Iterator[Callabl
     with bar:
         task = bar.add_task(description, total=total, unit=unit, note="")
 
-        def update(*, advance: int = 1, note: str | None = None) -> None:
-            bar.update(task, advance=advance)
+        def update(*, advance: int = 1, note: str | None = None, title: str | None = None) -> None:
+            bar.update(task, advance=advance, description=title)
             if note is not None:
                 bar.update(task, note=note)
 

@@ -23,9 +23,10 @@ def epoch_order(n_pairs: int, *, seed: int, epoch: int) -> Ids:
     return np.random.default_rng([seed, 2, epoch]).permutation(n_pairs)
 
 
-def seed_torch(seed: int, *, epoch: int = 0, step: int = 0) -> None:
+def seed_torch(seed: int, *, epoch: int = 0, step: int = 0, process_rank: int = 0) -> None:
     """Seed torch for the initial weights (epoch 0, step 0) or for the dropout of one step."""
     import torch
 
-    sequence = np.random.SeedSequence([seed, 3, epoch, step])
+    spawn_key = (process_rank,) if process_rank else ()
+    sequence = np.random.SeedSequence([seed, 3, epoch, step], spawn_key=spawn_key)
     torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> 1))

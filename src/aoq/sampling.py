@@ -8,7 +8,7 @@ drawn. Lists may be deeper than the draws: the depth of training is set without 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from statistics import NormalDist
 
@@ -34,6 +34,10 @@ class OfflineNegatives:
     partner_images: Ids  # i~_off
     partner_texts: Ids  # t~_off
     valid: Bools  # whether both derived pairs, (i_off, t_off) and the partners, are negatives
+
+    def __getitem__(self, rows: slice) -> OfflineNegatives:
+        """Those of some of the pairs."""
+        return OfflineNegatives(*(getattr(self, part.name)[rows] for part in fields(self)))
 
 
 @cache

@@ -139,6 +139,11 @@ class RunDirectory:
         return self.path / EVENTS
 
     @property
+    def board(self) -> Path:
+        """The same for TensorBoard, where it is installed."""
+        return self.path / "tensorboard"
+
+    @property
     def results(self) -> Path:
         return self.path / "results.jsonl"
 
@@ -167,7 +172,7 @@ class RunDirectory:
 
     def require_trained(self) -> RunDirectory:
         """This run, if it holds a trained model."""
-        for file in (self.config, self.vocabulary, self.model):
+        for file in (self.config, self.model):
             if not file.is_file():
                 rounds = ", ".join(str(model.parent) for model in self.path.glob("*/model.*"))
                 hint = f"name one of {rounds}" if rounds else "name the folder of a trained round"

@@ -120,6 +120,14 @@ class Texts:
     tokens: Tensor  # (B, T)
     lengths: Tensor  # (B,)
 
+    @property
+    def mask(self) -> Tensor:
+        """True where there is a word. (B, T)"""
+        import torch
+
+        positions = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return positions < self.lengths[:, None]
+
     def __getitem__(self, rows: Tensor) -> Texts:
         return Texts(self.tokens[rows], self.lengths[rows])
 
@@ -165,16 +173,16 @@ class Encoding:
 class AlignedIdx:
     """Aligned images and texts: entry b of one goes with entry b of the other."""
 
-    images: Tensor  # (B,)
-    texts: Tensor  # (B,)
+    images: Tensor  # (b,)
+    texts: Tensor  # (b,)
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """What one training step reads: the positive pairs, and in round two their negatives.
+    """What one process reads of a batch: its positive pairs, and in round two their negatives.
 
-    Every image and text of the step is there once, however many roles it plays; the roles say
-    where it is.
+    Every image and text is there once, however many roles it plays; the roles say where it is.
+    Where several processes share a batch of B pairs, each reads b of them.
 
     pairs     (i, t): the positive pairs
     offline   (i_off, t_off): the offline hard negatives of the pair
@@ -184,7 +192,8 @@ class StepBatch:
     regions: Tensor  # (images, R, F)
     texts: Texts
     pairs: AlignedIdx
-    negatives: Tensor  # (B, B), true where image b and text c do not belong together
+    negatives: Tensor  # (B, B), true where an image and a text do not belong together
     offline: AlignedIdx | None = None
     partners: AlignedIdx | None = None
     derived_mask: Tensor | None = None  # (B,), true where both derived pairs are negatives
+    share: float = 1.0  # b by the pairs of the whole step

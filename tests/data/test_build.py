@@ -23,11 +23,11 @@ from aoq.storage import EVENTS
 class MeanColour:
     """Stands in for the network."""
 
-    id, regions, width = "mean-colour", 36, 1280
+    id, width = "mean-colour", 1280
 
     def __call__(self, pixels: list[Pixels]) -> Regions:
         means = np.array([picture.mean() for picture in pixels], np.float16)
-        return np.broadcast_to(means[:, None, None], (len(pixels), self.regions, self.width))
+        return np.broadcast_to(means[:, None, None], (len(pixels), 36, self.width))
 
 
 @pytest.fixture(autouse=True)
@@ -79,9 +79,37 @@ def test_the_manifest_says_what_made_the_features(tmp_path: Path, records: list[
     build_dataset(records, tmp_path / "built", name="mine")
     manifest = json.loads((tmp_path / "built" / "dataset.json").read_text())
     assert manifest["extractor"] == "mean-colour"
-    assert (manifest["regions"], manifest["width"]) == (36, 1280)
+    assert (manifest["grid"], manifest["regions"], manifest["width"]) == (6, 36, 1280)
     assert manifest["splits"]["train"]["images"] == 2
     assert set(manifest["splits"]["dev"]["sha256"]) == {"dev.json", "dev.features.npy"}
+
+
+@pytest.mark.parametrize("grid", [1, 2, 3])
+def test_a_coarser_grid_gives_fewer_regions_and_the_manifest_says_so(
+    tmp_path: Path, records: list[Record], grid: int
+) -> None:
+    build_dataset(records, tmp_path / "mine", name="mine", grid=grid)
+    build_scenes(tmp_path / "scenes", size="tiny", grid=grid)
+    for folder in (tmp_path / "mine", tmp_path / "scenes"):
+        manifest = json.loads((folder / "dataset.json").read_text())
+        assert (manifest["grid"], manifest["regions"]) == (grid, grid * grid)
+        assert manifest["extractor"] == "mean-colour"
+        for split in splits_of(folder):
+            assert open_dataset(folder, split).features.shape[1:] == (grid * grid, 1280)
+        assert check_dataset(folder).errors == ()
+    assert open_dataset(tmp_path / "mine", "train").features[:, -1, -1].tolist() == [0, 20]
+
+
+def test_a_grid_that_cannot_be_pooled_leaves_nothing_behind(
+    tmp_path: Path, records: list[Record]
+) -> None:
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match="a grid of 4 x 4"):
+        build_dataset(records, tmp_path / "built", name="mine", grid=4)
+    with pytest.raises(UserError, match="a grid of 5 x 5"):
+        build_scenes(tmp_path / "scenes", size="tiny", grid=5)
+    assert contents(tmp_path) == before
+    assert not (tmp_path / "cache").exists()
 
 
 def test_the_same_records_give_the_same_files(tmp_path: Path, records: list[Record]) -> None:

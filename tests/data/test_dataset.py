@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,8 @@ import pytest
 
 from aoq.data.dataset import PairDataset, open_dataset, splits_of, training_captions
 from aoq.errors import UserError
+from aoq.evaluation.protocols import first_texts
+from aoq.types import Ids
 
 RANDOM = np.random.default_rng(0)
 
@@ -281,3 +284,86 @@ def test_opening_a_data_set_needs_neither_torch_nor_pillow() -> None:
     code = "import sys, aoq.data.dataset; sys.exit('torch' in sys.modules or 'PIL' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert PairDataset.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+class Reader:
+    """Images that are read when asked, and a note of which."""
+
+    def __init__(self, images: npt.NDArray[np.float32]) -> None:
+        self.images = images
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, ids: Ids) -> npt.NDArray[np.float32]:
+        self.asked += ids.tolist()
+        return self.images[ids]
+
+
+CAPTIONS, PAIRS = ["one", "two", "three"], [(0, 0), (1, 1), (1, 2)]
+
+
+def test_a_data_set_made_in_python_is_what_it_was_made_of() -> None:
+    images = features(2, 3, 4, 4)
+    dataset = PairDataset.of(images, CAPTIONS, PAIRS, name="mine", image_ids=["x", "y"])
+    assert (dataset.name, dataset.split, len(dataset), dataset.n_texts) == ("mine", "train", 2, 3)
+    assert dataset.features is images
+    assert dataset.image_ids == ("x", "y")
+    assert dataset.caption_ids == ("train#0", "train#1", "train#2")
+    assert dataset.positives.pairs.tolist() == [[0, 0], [1, 1], [1, 2]]
+
+
+def test_images_read_on_demand_are_the_same_data_set_as_their_array() -> None:
+    images = features(2, 3, 4, 4)
+    array, read = (PairDataset.of(given, CAPTIONS, PAIRS) for given in (images, Reader(images)))
+    assert (read.features.shape, read.features.dtype) == ((2, 3, 4, 4), np.float32)
+    assert read.fingerprint == array.fingerprint
+    assert PairDataset.of(Reader(images + 1), CAPTIONS, PAIRS).fingerprint != array.fingerprint
+
+
+def test_a_part_of_images_read_on_demand_is_not_read() -> None:
+    reader = Reader(features(3, 5))
+    dataset = PairDataset.of(reader, CAPTIONS, [(0, 0), (1, 1), (2, 2)])
+    reader.asked.clear()
+    part = first_texts(dataset, 2)
+    assert reader.asked == []
+    assert part.features.shape == (2, 5)
+    np.testing.assert_array_equal(part.features[np.array([1])], reader.images[[1]])
+    assert reader.asked == [1]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"images": features(3, 2, 2)}, "images[2]: train:2 has no caption"),
+        ({"images": features(2)}, "images is an array of float32 of the shape (2,)"),
+        ({"images": np.array([["a"], ["b"]])}, "images is an array of <U1"),
+        ({"images": np.zeros((0, 2, 2))}, "the shape (0, 2, 2)"),
+        ({"images": Reader(features(0, 2))}, "images is empty"),
+        ({"captions": ["one", " ", "three"]}, "captions[1]: ' ' is no caption"),
+        ({"captions": ["one", None, "three"]}, "captions[1]: None is no caption"),
+        ({"captions": [*CAPTIONS, "four"]}, "captions[3]: train#3 has no image"),
+        ({"pairs": [*PAIRS, (2, 0)]}, "pairs[3]: [2, 0] is no pair; expected the number of"),
+        ({"pairs": [*PAIRS, (0, -1)]}, "pairs[3]: [0, -1] is no pair"),
+        ({"pairs": [(0, 0), (1,)]}, "expected rows of two numbers"),
+        ({"pairs": [(0, 0.5)]}, "expected rows of two numbers"),
+        ({"pairs": []}, "pairs is []; expected rows of two numbers"),
+        ({"image_ids": ["x"]}, "image_ids has 1 entries; expected 2"),
+        ({"caption_ids": ["x"]}, "caption_ids has 1 entries; expected 3"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(change: dict[str, object], sentence: str) -> None:
+    given: dict[str, Any] = {"images": features(2, 2, 2), "captions": CAPTIONS, "pairs": PAIRS}
+    with pytest.raises(UserError) as caught:
+        PairDataset.of(**given | change)
+    assert sentence in str(caught.value)
+
+
+def test_a_reader_that_gives_one_image_instead_of_rows_is_refused() -> None:
+    class OneAtATime(Reader):
+        def __getitem__(self, ids: Ids) -> npt.NDArray[np.float32]:
+            return self.images[int(ids[0])]
+
+    with pytest.raises(UserError, match=r"images\[ids\] has the shape \(3, 4\) for 1 ids"):
+        PairDataset.of(OneAtATime(features(2, 3, 4)), CAPTIONS, PAIRS)

@@ -40,7 +40,7 @@ class CountingExtractor:
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> type[CountingExtractor]:
     class WithShape(CountingExtractor):
-        id, regions, width = "counting", 36, 1280
+        id, width = "counting", 1280
 
     CountingExtractor.batches.clear()
     monkeypatch.setattr(extract, "EfficientNetLite", WithShape)
@@ -84,6 +84,74 @@ def test_features_stand_in_the_order_of_the_pictures(
     assert features.dtype == np.float16
     assert features[:, 0, 0].tolist() == [90, 10, 50, 70, 30, 10]
     assert counting.seen() == 5
+
+
+def stored_cells(folder: Path) -> list[Path]:
+    """Two pictures' regions as the cache keeps them, every number its own."""
+    random = np.random.default_rng(0)
+    places = [folder / "a.npy", folder / "b.npy"]
+    for place in places:
+        np.save(place, random.uniform(0, 6, size=(36, 1280)).astype(np.float16))
+    return places
+
+
+@pytest.mark.parametrize("grid", extract.GRIDS)
+def test_a_region_of_a_coarser_grid_is_the_mean_of_its_neighbours(
+    tmp_path: Path, grid: int
+) -> None:
+    stored = stored_cells(tmp_path)
+    write_features(stored, tmp_path / "out.npy", grid=grid)
+    features = np.load(tmp_path / "out.npy")
+    assert features.shape == (2, grid * grid, 1280)
+    assert features.dtype == np.float16
+    side = 6 // grid
+    for place, picture in zip(stored, features, strict=True):
+        cells = np.load(place).astype(np.float64)
+        for row, column in np.ndindex(grid, grid):
+            members = [
+                cells[6 * (side * row + down) + side * column + right]
+                for down, right in np.ndindex(side, side)
+            ]
+            expected = np.mean(members, axis=0)
+            # half a step of float16 between 4 and 8, and what single precision adds to it
+            assert np.abs(picture[grid * row + column] - expected).max() <= 2**-9 + 1e-5
+
+
+def test_coarser_grids_are_those_of_adaptive_pooling(tmp_path: Path) -> None:
+    import torch
+    from torch.nn.functional import adaptive_avg_pool2d
+
+    place = stored_cells(tmp_path)[0]
+    cells = torch.from_numpy(np.load(place)).float().mT.reshape(1, 1280, 6, 6)
+    for grid in extract.GRIDS:
+        expected = adaptive_avg_pool2d(cells, grid)[0].flatten(1).mT
+        pooled = extract.pool_regions(np.load(place), grid)
+        np.testing.assert_allclose(pooled, expected.numpy(), rtol=1e-3)
+
+
+def test_the_kept_grid_is_written_as_it_is(tmp_path: Path) -> None:
+    stored = stored_cells(tmp_path)
+    write_features(stored, tmp_path / "out.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), [np.load(path) for path in stored])
+
+
+def test_pooling_adds_up_in_single_precision() -> None:
+    large = np.full((36, 2), 60_000, np.float16)  # two of them are more than float16 can hold
+    assert (extract.pool_regions(large, 1) == large[0]).all()
+
+
+def test_a_second_grid_extracts_nothing(tmp_path: Path, counting: type[CountingExtractor]) -> None:
+    pictures = [grey(tmp_path / f"{value}.png", value) for value in (90, 10)]
+    for grid in extract.GRIDS:
+        write_features(cache_features(pictures), tmp_path / f"{grid}.npy", grid=grid)
+        assert np.load(tmp_path / f"{grid}.npy")[:, -1, 0].tolist() == [90, 10]
+    assert counting.seen() == 2
+
+
+@pytest.mark.parametrize("grid", [0, 4, 7, -1])
+def test_a_grid_that_would_cut_cells_is_refused(grid: int) -> None:
+    with pytest.raises(UserError, match=f"a grid of {grid} x {grid} regions.*expected 1, 2, 3 or"):
+        extract.require_grid(grid)
 
 
 def test_an_interrupted_extraction_goes_on_where_it_stopped(

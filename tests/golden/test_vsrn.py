@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -54,10 +56,10 @@ def published_step(model: VSRN, arrays: Golden) -> LossTerms:
     """The loss of the golden step, whose caption labels are not the batch's own texts."""
     dtype = next(model.parameters()).dtype
     scores, images = score_batch(model, step_batch(arrays, dtype=dtype))
-    terms = compute_loss(scores, LossConfig(name="adap_off_quin")).terms
+    loss = compute_loss(scores, LossConfig(name="adap_off_quin"))
     labels = arrays["caption.labels"]
     texts = Texts(labels, (labels != 0).sum(dim=1))
-    return LossTerms(terms | model.auxiliary_loss(images, texts))
+    return replace(loss, auxiliary=model.auxiliary_loss(images, texts))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

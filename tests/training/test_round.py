@@ -98,12 +98,12 @@ def test_a_killed_round_ends_like_one_that_was_not(tmp_path, precomp, monkeypatc
 
     real, count = step_module.step_loss, 0
 
-    def dying(*args):
+    def dying(*args, **options):
         nonlocal count
         count += 1
         if count == calls:
             raise KilledError
-        return real(*args)
+        return real(*args, **options)
 
     monkeypatch.setattr(step_module, "step_loss", dying)
     with pytest.raises(KilledError):
@@ -189,13 +189,13 @@ def test_a_loss_that_is_no_longer_finite_stops_the_round_and_keeps_the_last_stat
     data = open_training_data(recipe)
     real, count = step_module.step_loss, 0
 
-    def broken(*args):
+    def broken(*args, **options):
         nonlocal count
         count += 1
-        loss = real(*args)
+        outcome = real(*args, **options)
         if count == 3:
-            loss.terms["i2t_online"] = loss.terms["i2t_online"] * float("nan")
-        return loss
+            outcome.loss.terms["i2t_online"] *= float("nan")
+        return outcome
 
     monkeypatch.setattr(step_module, "step_loss", broken)
     with pytest.raises(UserError, match="epoch 1, step 3"):
@@ -264,12 +264,12 @@ def test_validation_can_come_between_epochs_and_a_kill_does_not_change_its_choic
 
     real, count = step_module.step_loss, 0
 
-    def dying(*args):
+    def dying(*args, **options):
         nonlocal count
         count += 1
         if count == 8:
             raise KilledError
-        return real(*args)
+        return real(*args, **options)
 
     monkeypatch.setattr(step_module, "step_loss", dying)
     with pytest.raises(KilledError):

@@ -9,14 +9,13 @@ import torch
 from aoq.config import LossConfig, ModelConfig, RoundConfig, SamplingConfig
 from aoq.data.collate import Collator
 from aoq.data.vocabulary import Vocabulary
-from aoq.losses import BatchScores, OfflineScores, compute_loss
+from aoq.losses import LOSSES, BatchScores, OfflineScores, compute_loss
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.models import MODELS, build_model
 from aoq.sampling import OfflineSampler
-from aoq.training.step import make_batch, make_optimizer, score_batch, step_loss, update
+from aoq.training.step import make_batches, make_optimizer, score_batch, step_loss, update
+from aoq.training.together import Together, start_fabric
 from tests.conftest import uneven_dataset
-
-LOSSES = ["standard", "online", "off_tri", "off_quin", "adap_off_quin"]
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def small_model(name, collator):
 def batch_of(collator, sampler, loss, *, size=8, **options):
     settings = RoundConfig(loss=LossConfig(name=loss), **options)
     pairs = collator.dataset.positives.pairs[:size]
-    batch = make_batch(collator, pairs, settings=settings, sampler=sampler, epoch=0, step=0)
+    (batch,) = make_batches(collator, pairs, settings=settings, sampler=sampler, epoch=0, step=0)
     return settings, pairs, batch
 
 
@@ -91,7 +90,7 @@ def test_one_pass_gives_the_loss_and_gradients_of_encoding_role_by_role(
     settings, _, batch = batch_of(collator, sampler, loss)
     together, apart = small_model(name, collator).double(), small_model(name, collator).double()
     batch = in_double(batch)
-    step_loss(together, batch, settings.loss).total.backward()
+    step_loss(together, batch, settings.loss).loss.total.backward()
 
     roles = [role for role in (batch.pairs, batch.offline, batch.partners) if role is not None]
     images = [apart.encode_images(batch.regions[role.images]) for role in roles]
@@ -130,7 +129,14 @@ def test_every_model_takes_a_step_in_every_precision(collator, sampler, name, pr
     settings, _, batch = batch_of(collator, sampler, "adap_off_quin", precision=precision)
     model = small_model(name, collator).train()
     before = {key: value.clone() for key, value in model.named_parameters()}
-    terms = update(model, make_optimizer(model, settings), batch, settings=settings, epoch=0)
+    terms, _ = update(
+        model,
+        make_optimizer(model, settings),
+        [batch],
+        settings=settings,
+        epoch=0,
+        together=Together(start_fabric(torch.device("cpu"), precision)),
+    )
     assert all(np.isfinite(value) for value in terms.values())
     moved = [not torch.equal(before[key], value) for key, value in model.named_parameters()]
     assert any(moved)
@@ -144,7 +150,7 @@ def test_pairs_of_one_image_share_its_encoding(collator, name):
     texts = dataset.positives.texts_of(image)[:2]
     pairs = np.array([(image, texts[0]), (image, texts[1])])
     settings = RoundConfig()
-    batch = make_batch(collator, pairs, settings=settings, sampler=None, epoch=0, step=0)
+    (batch,) = make_batches(collator, pairs, settings=settings, sampler=None, epoch=0, step=0)
     assert len(batch.regions) == 1
     assert not batch.negatives.any()
     scores, _ = score_batch(small_model(name, collator).eval(), batch)

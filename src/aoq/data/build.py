@@ -1,8 +1,8 @@
 """Records become a data set folder of our own, whole or not at all.
 
-dataset.json            what it is, which network made the features, a hash of every file
+dataset.json            what it is, which network and grid made the features, a hash of every file
 train.json              images, captions and the pairs among them, in the order of the rows
-train.features.npy      (N, 36, 1280) float16; the same two files for dev and test
+train.features.npy      (N, grid * grid, 1280) float16; the same two files for dev and test
 events.jsonl            when it was built, and how long that took
 source/                 pictures and captions, where the data set was generated
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from aoq.data.dataset import VERSION, is_ours
-from aoq.data.extract import EfficientNetLite, cache_features, write_features
+from aoq.data.extract import GRID, EfficientNetLite, cache_features, require_grid, write_features
 from aoq.data.formats import Record, raise_problems, read_records
 from aoq.errors import UserError
 from aoq.progress import EventLog, progress_bar
@@ -35,9 +35,10 @@ from aoq.types import SPLITS
 
 
 def build_dataset(
-    records: Sequence[Record], folder: Path, *, name: str, force: bool = False
+    records: Sequence[Record], folder: Path, *, name: str, grid: int = GRID, force: bool = False
 ) -> None:
     """Extract the features of all records and write them as a data set."""
+    require_grid(grid)
     raise_problems(find_problems(records))
     inside = [record.picture for record in records if _is_inside(record.picture, folder)]
     if inside:
@@ -46,20 +47,23 @@ def build_dataset(
             "choose another place for the data set."
         )
     with _new_folder(folder, force=force) as temporary:
-        _fill(temporary, records, name=name)
+        _fill(temporary, records, name=name, grid=grid)
 
 
-def build_scenes(folder: Path, *, size: str, seed: int = 0, force: bool = False) -> None:
+def build_scenes(
+    folder: Path, *, size: str, seed: int = 0, grid: int = GRID, force: bool = False
+) -> None:
     """Generate the embedded data set, then build it as if a user had brought it."""
     from aoq.data.scenes import SIZES, write_scenes
 
+    require_grid(grid)
     total = sum(astuple(SIZES[size])) if size in SIZES else 0
     with _new_folder(folder, force=force) as temporary:
         source = temporary / "source"
         with progress_bar("Drawing scenes", total=total, unit="pictures") as update:
             write_scenes(source, size=size, seed=seed, progress=lambda *_: update())
         records = read_records(source / "captions.jsonl", pictures=source)
-        _fill(temporary, records, name=f"scenes-{size}")
+        _fill(temporary, records, name=f"scenes-{size}", grid=grid)
 
 
 def find_problems(records: Sequence[Record]) -> list[str]:
@@ -117,7 +121,7 @@ def _refuse_taken(folder: Path, *, force: bool) -> None:
         raise UserError(f"{folder} exists already; choose another place or add --force.")
 
 
-def _fill(folder: Path, records: Sequence[Record], *, name: str) -> None:
+def _fill(folder: Path, records: Sequence[Record], *, name: str, grid: int) -> None:
     started = time.monotonic()
     places = cache_features([record.picture for record in records])
     stored = {record.image_id: place for record, place in zip(records, places, strict=True)}
@@ -127,7 +131,7 @@ def _fill(folder: Path, records: Sequence[Record], *, name: str) -> None:
         if not members:
             continue
         features, listing = folder / f"{split}.features.npy", folder / f"{split}.json"
-        write_features([stored[record.image_id] for record in members], features)
+        write_features([stored[record.image_id] for record in members], features, grid=grid)
         write_text(listing, json.dumps(_listing(members, folder), ensure_ascii=False))
         splits[split] = {
             "images": len(members),
@@ -138,7 +142,8 @@ def _fill(folder: Path, records: Sequence[Record], *, name: str) -> None:
         "version": VERSION,
         "name": name,
         "extractor": EfficientNetLite.id,
-        "regions": EfficientNetLite.regions,
+        "grid": grid,
+        "regions": grid * grid,
         "width": EfficientNetLite.width,
         "splits": splits,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -9,49 +10,89 @@ import torch
 from torch import Tensor
 
 from aoq.data.dataset import PairDataset
+from aoq.data.readers import shown
 from aoq.data.vocabulary import PAD, UNKNOWN, Vocabulary
+from aoq.errors import UserError
 from aoq.types import Ids, Texts
+
+Tokenizer = Callable[[str], Sequence[int]]
 
 
 class Collator:
-    """Reads rows of one data set as tensors; captions are tokenised once, when first needed."""
+    """Reads rows of one data set as tensors; captions are tokenised once, when first needed.
+
+    The tokenizer is a vocabulary, or anything that makes word ids of a caption. One of Hugging
+    Face is given as `lambda caption: tokenizer(caption).input_ids`, with its `pad_token_id`.
+
+    >>> dataset = PairDataset.of(np.zeros((1, 4, 6)), ["a cat", "my black cat"], [(0, 0), (0, 1)])
+    >>> collator = Collator(dataset, lambda caption: [len(word) for word in caption.split()], pad=9)
+    >>> collator.texts(np.array([0, 1])).tokens.tolist()
+    [[1, 3, 9], [2, 5, 3]]
+    """
 
     def __init__(
-        self, dataset: PairDataset, vocabulary: Vocabulary, *, device: str | torch.device = "cpu"
+        self,
+        dataset: PairDataset,
+        tokenizer: Vocabulary | Tokenizer,
+        *,
+        pad: int = PAD,
+        device: str | torch.device = "cpu",
     ) -> None:
         self.dataset = dataset
-        self.vocabulary = vocabulary
+        self.tokenizer = tokenizer
+        self.pad = pad
         self.device = torch.device(device)
+
+    def with_dataset(self, dataset: PairDataset) -> Collator:
+        """One that reads another data set in the same way."""
+        return Collator(dataset, self.tokenizer, pad=self.pad, device=self.device)
 
     @cached_property
     def _tokens(self) -> list[Ids]:
-        return [
-            np.asarray(self.vocabulary.encode(caption), dtype=np.int64)
-            for caption in self.dataset.captions
-        ]
+        tokenizer = self.tokenizer
+        encode = tokenizer.encode if isinstance(tokenizer, Vocabulary) else tokenizer
+        return [_as_word_ids(encode(caption), caption=caption) for caption in self.dataset.captions]
 
     @cached_property
     def text_lengths(self) -> Ids:
-        """Words of each text, `<start>` and `<end>` included. (M,)"""
+        """Words of each text, with what the tokenizer puts around them. (M,)"""
         return np.array([len(words) for words in self._tokens], dtype=np.int64)
 
     def unknown_texts(self) -> Ids:
-        """The texts without a single word of the vocabulary."""
+        """The texts without a single word of the vocabulary; other tokenizers do not tell."""
+        known = isinstance(self.tokenizer, Vocabulary)
         return np.array(
-            [i for i, words in enumerate(self._tokens) if (words[1:-1] == UNKNOWN).all()],
+            [
+                i
+                for i, words in enumerate(self._tokens if known else [])
+                if (words[1:-1] == UNKNOWN).all()
+            ],
             dtype=np.int64,
         )
 
     def regions(self, image_ids: Ids) -> Tensor:
-        """Features of some images, read from the memory-mapped file. (B, R, F)"""
-        rows = np.asarray(self.dataset.features[image_ids])  # a copy: the file stays as it is
-        return torch.from_numpy(rows).to(self.device, torch.float32)
+        """Features or pixels of some images: float32, or whole numbers as they are. (B, R, F)"""
+        # A copy: the file stays as it is.
+        rows = torch.from_numpy(np.ascontiguousarray(self.dataset.features[image_ids]))
+        dtype = torch.float32 if rows.is_floating_point() else rows.dtype
+        return rows.to(self.device, dtype)
 
     def texts(self, text_ids: Ids) -> Texts:
         """Word ids of some texts, padded to the longest of them."""
         rows = [self._tokens[text_id] for text_id in text_ids]
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        tokens = np.full((len(rows), lengths.max()), PAD, dtype=np.int64)
+        tokens = np.full((len(rows), lengths.max()), self.pad, dtype=np.int64)
         for row, words in zip(tokens, rows, strict=True):
             row[: len(words)] = words
         return Texts(torch.from_numpy(tokens), torch.from_numpy(lengths)).to(self.device)
+
+
+def _as_word_ids(words: Sequence[int], *, caption: str) -> Ids:
+    ids = np.asarray(words)
+    if ids.dtype.kind not in "iu" or ids.ndim != 1 or not len(ids):
+        raise UserError(
+            f"the tokenizer made {shown(words)} of the caption {shown(caption)}; expected a list "
+            "of word ids, at least one (lambda caption: tokenizer(caption).input_ids, for one of "
+            "Hugging Face)."
+        )
+    return ids.astype(np.int64)

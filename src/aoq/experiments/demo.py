@@ -18,7 +18,7 @@ from aoq.progress import say
 from aoq.recipes import load_recipe
 from aoq.storage import MANIFEST
 from aoq.training.inputs import open_training_data
-from aoq.training.two_rounds import prepare_run, round_one_and_lists
+from aoq.training.two_rounds import TwoRounds, prepare_run
 
 SETTINGS: dict[str, LossName] = {
     "online": "online",
@@ -51,9 +51,11 @@ def run_demo(
     data = open_training_data(recipe)
     say(
         f"{len(data.train.dataset):,} pictures and {data.train.dataset.n_texts:,} sentences to "
-        f"train on, {len(data.vocabulary):,} words"
+        f"train on, {len(data.vocabulary or ()):,} words"
     )
-    candidates = round_one_and_lists(out, recipe, data)
+    stages = TwoRounds(out, recipe, data)
+    stages.train_round_one()
+    candidates = stages.mine()
     jobs = {
         title: RoundTwo(
             folder=out / loss.replace("_", "-"),

@@ -22,8 +22,9 @@ import torch
 from aoq.config import Recipe
 from aoq.progress import be_quiet, progress_bar
 from aoq.storage import RunDirectory, read_json_lines
+from aoq.training.checkpoint import load_run
 from aoq.training.inputs import open_training_data
-from aoq.training.trained import judge_on_test
+from aoq.training.trained import judge_once
 from aoq.training.two_rounds import train_round
 
 _LOOK_EVERY_SECONDS = 0.5
@@ -45,7 +46,8 @@ def train_and_judge(job: RoundTwo) -> None:
     train_round(
         job.folder, job.recipe, data, which="two", candidates=job.candidates, label=job.label
     )
-    judge_on_test(job.folder)
+    if data.test is not None:
+        judge_once(job.folder, data.test, lambda: load_run(job.folder).model)
 
 
 def run_side_by_side(jobs: Sequence[RoundTwo]) -> None:

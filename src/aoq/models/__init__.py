@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from aoq.config import ModelConfig, ModelName
+from aoq.errors import UserError
 from aoq.models.bfan import BFAN
 from aoq.models.scan import SCAN
 from aoq.models.vse import VSE
@@ -23,6 +24,11 @@ MODELS: dict[ModelName, _Maker] = {"vsrn": VSRN, "scan": SCAN, "bfan": BFAN, "vs
 
 def build_model(config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> TrainableModel:
     """The model that `config` names, with fresh weights from torch's random state."""
+    if config.name not in MODELS:
+        raise UserError(
+            f"a model named {config.name!r} is built by the program that brings it: call "
+            f"aoq.run_recipe with make_model; here it has to be one of {', '.join(MODELS)}."
+        )
     return MODELS[config.name](config, feature_width=feature_width, vocabulary_size=vocabulary_size)
 
 

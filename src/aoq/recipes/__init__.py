@@ -1,7 +1,8 @@
 """Recipes: TOML files of the settings in `aoq.config`, the shipped ones by name.
 
-A recipe may start with `extends = "other"` and then states only what it changes. The resolved
-recipe is stored with each run as `config.toml`, which is a recipe again.
+A recipe may start with `extends = "other"` and then states only what it changes. The same without
+a file: `vsrn-coco+off-tri+h500` lays small files, each of which changes one thing, over a base, in
+order. The resolved recipe is stored with each run as `config.toml`, which is a recipe again.
 """
 
 from __future__ import annotations
@@ -19,21 +20,30 @@ from aoq.config import Behaviour, Recipe, as_published
 from aoq.errors import UserError
 from aoq.storage import write_text
 
-_SHIPPED = Path(__file__).parent
+_BASES = Path(__file__).resolve().parent
+_CHANGES = _BASES / "changes"
 
 
-def shipped_recipes() -> list[str]:
-    """The names of the recipes that come with the package."""
-    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
+def shipped_recipes() -> dict[str, str]:
+    """The recipes that come with the package: their names and what each is."""
+    return _descriptions(_BASES)
+
+
+def shipped_changes() -> dict[str, str]:
+    """What can be added to a recipe's name with a plus, and what it does."""
+    return _descriptions(_CHANGES)
 
 
 def load_recipe(name: str | Path, *, behaviour: Behaviour | None = None) -> Recipe:
-    """A recipe by its shipped name or by the path of a TOML file.
+    """A recipe by its shipped name or by the path of a TOML file, with changes after a plus each.
 
-    A behaviour, that of the file or the one given, decides what the settings start from; what the
-    file states stays.
+    A behaviour, that of the files or the one given, decides what the settings start from; what
+    the files state stays.
+
+    >>> load_recipe("vsrn-coco+off-tri").round_two.loss.name
+    'off_tri'
     """
-    table = _read(name)
+    table = _read(str(name))
     if behaviour is not None:
         table["behaviour"] = behaviour
     start = as_published(Recipe()) if table.get("behaviour") == "official" else Recipe()
@@ -43,7 +53,11 @@ def load_recipe(name: str | Path, *, behaviour: Behaviour | None = None) -> Reci
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:
-    write_text(path, tomli_w.dumps(recipe_as_dict(recipe)))
+    write_text(path, recipe_as_toml(recipe))
+
+
+def recipe_as_toml(recipe: Recipe) -> str:
+    return tomli_w.dumps(recipe_as_dict(recipe))
 
 
 def recipe_as_dict(recipe: Recipe) -> dict[str, Any]:
@@ -55,35 +69,80 @@ def recipe_as_dict(recipe: Recipe) -> dict[str, Any]:
     return dataclasses.asdict(recipe, dict_factory=drop_none)
 
 
-def _locate(name: str | Path) -> Path:
-    if Path(name).suffix == ".toml":
-        if not Path(name).is_file():
-            raise UserError(f"the recipe {name} does not exist; give the path of a TOML file.")
-        return Path(name)
-    shipped = _SHIPPED / f"{name}.toml"
-    if not shipped.is_file():
+def _descriptions(folder: Path) -> dict[str, str]:
+    """The files of a folder by name, each with its first line, which is a comment."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.toml")}
+    return {name: texts[name].partition("\n")[0].removeprefix("# ") for name in sorted(texts)}
+
+
+def _read(name: str, *, beside: Path | None = None, below: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The tables of a recipe with its changes; files `beside` one that extends it come first."""
+    base, changes = _split(name, beside)
+    path = _find_base(base, beside, below)
+    table = _read_toml(path)
+    parent = table.pop("extends", None)
+    if parent is not None:
+        if not isinstance(parent, str):
+            raise UserError(f"{path}: extends is {parent!r}; expected the name of a recipe.")
+        table = _merge(_read(parent, beside=path.parent, below=(*below, path)), table)
+    for change in changes:
+        table = _merge(table, _read_change(change, beside))
+    return table
+
+
+def _split(name: str, beside: Path | None) -> tuple[str, list[str]]:
+    """A base and its changes. The path of the base may have a plus in it: the file decides."""
+    parts = name.split("+")
+    for end in range(len(parts), 0, -1):
+        base = "+".join(parts[:end])
+        if _find_file(base, beside) is not None:
+            return base, parts[end:]
+    return parts[0], parts[1:]
+
+
+def _find_file(name: str, beside: Path | None) -> Path | None:
+    """The TOML file of that path, seen from the folder `beside` or else from here."""
+    if Path(name).suffix != ".toml":
+        return None
+    places = [Path(name)] if beside is None else [beside / name, Path(name)]
+    return next((place.resolve() for place in places if place.is_file()), None)
+
+
+def _find_base(name: str, beside: Path | None, below: tuple[Path, ...]) -> Path:
+    """A file, a recipe in the folder of the one that extends it, or a shipped one."""
+    path = _find_file(name, beside)
+    if path is None and Path(name).suffix == ".toml":
+        raise UserError(f"the recipe {name} does not exist; give the path of a TOML file.")
+    if path is None:
+        folders = [_BASES] if beside is None else [beside, _BASES]
+        places = [folder / f"{name}.toml" for folder in folders]
+        others = (place for place in places if place.is_file() and place not in below[-1:])
+        path = next(others, None)
+    if path is None:
         known = ", ".join(shipped_recipes())
         raise UserError(f"there is no recipe {name!r}; give a .toml file or one of: {known}.")
-    return shipped
-
-
-def _read(name: str | Path, *, below: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The tables of a recipe, laid over those of the recipe it extends."""
-    path = _locate(name)
     if path in below:
         raise UserError(f"{path} extends itself; name another recipe.")
+    return path
+
+
+def _read_change(name: str, beside: Path | None) -> dict[str, Any]:
+    """The tables of a change: a shipped one by name, or a file."""
+    path = _find_file(name, beside) or _CHANGES / f"{name}.toml"
+    if not path.is_file():
+        known = ", ".join(shipped_changes())
+        raise UserError(f"there is no change {name!r}; give a .toml file or one of: {known}.")
+    table = _read_toml(path)
+    if "extends" in table:
+        raise UserError(f"{path} extends a recipe, so it is no change; name it first.")
+    return table
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no TOML file: {error}.") from None
-    parent = table.pop("extends", None)
-    if parent is None:
-        return table
-    if not isinstance(parent, str):
-        raise UserError(f"{path}: extends is {parent!r}; expected the name of a recipe.")
-    beside = path.parent / f"{parent}.toml"
-    found = beside if beside.is_file() and beside != path else parent
-    return _merge(_read(found, below=(*below, path)), table)
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -7,13 +7,15 @@ tensors and plain containers and cannot run code.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_model, save_model
+from torch import nn
 
 from aoq.config import Recipe
 from aoq.data.vocabulary import Vocabulary
@@ -35,12 +37,26 @@ class TrainerState:
     best: float = float("-inf")
     "Best validation figure so far."
     best_epoch: int = -1
+    waited: int = 0
+    "Validations since the best one."
 
 
-def save_weights(path: Path, model: TrainableModel, *, feature_width: int) -> None:
+MakeModel = Callable[[], TrainableModel]
+
+
+def save_weights(path: Path, model: TrainableModel, *, feature_width: int | None) -> None:
+    """The weights, shared ones once, and the width of the features that they were trained on."""
     with atomic_file(path) as temporary:
-        metadata = {"feature_width": str(feature_width)}
-        save_file(model.state_dict(), temporary, metadata=metadata)
+        metadata = {} if feature_width is None else {"feature_width": str(feature_width)}
+        save_model(cast("nn.Module", model), str(temporary), metadata=metadata)
+
+
+def load_weights(path: Path, model: TrainableModel) -> None:
+    """Put the weights of a file into a model that they fit."""
+    try:
+        load_model(cast("nn.Module", model), path)
+    except (SafetensorError, RuntimeError) as error:
+        raise UserError(f"{path} does not hold the weights of this model: {error}.") from None
 
 
 def save_trainer(
@@ -74,7 +90,7 @@ def load_trainer(
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A trained model with what it needs to read data."""
+    """A trained model of the library's, with what it needs to read data."""
 
     recipe: Recipe
     model: TrainableModel
@@ -93,15 +109,26 @@ def load_run(path: Path, *, device: str | torch.device = "cpu") -> TrainedRun:
     """The best model of a run, in evaluation mode."""
     run = RunDirectory(path).require_trained()
     recipe = load_recipe(run.config)
+    if recipe.model.name == "own":
+        raise UserError(
+            f"{path} holds a model of its own, which only the program that brought it can build; "
+            "open it there with aoq.load_own_model(run, make_model)."
+        )
     vocabulary = Vocabulary.load(run.vocabulary)
     try:
         with safe_open(run.model, framework="pt") as file:
             feature_width = int(file.metadata()["feature_width"])
-        weights = load_file(run.model, device=str(device))
-        model = build_model(
-            recipe.model, feature_width=feature_width, vocabulary_size=len(vocabulary)
-        )
-        model.load_state_dict(weights)
-    except (SafetensorError, KeyError, TypeError, RuntimeError) as error:
-        raise UserError(f"{run.model} does not hold the model of {run.config}: {error}.") from None
+    except (SafetensorError, KeyError, TypeError) as error:
+        raise UserError(f"{run.model} is no model of a run: {error}.") from None
+    model = build_model(recipe.model, feature_width=feature_width, vocabulary_size=len(vocabulary))
+    load_weights(run.model, model)
     return TrainedRun(recipe, model.to(device).eval(), vocabulary, feature_width)
+
+
+def load_own_model(
+    path: Path, make_model: MakeModel, *, device: str | torch.device = "cpu"
+) -> TrainableModel:
+    """The best model of a run, in evaluation mode, where `make_model` builds it."""
+    model = make_model()
+    load_weights(RunDirectory(path).require_trained().model, model)
+    return model.to(device).eval()

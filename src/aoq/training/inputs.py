@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from aoq.config import Recipe
+from aoq.config import ModelConfig, Recipe
 from aoq.data.check import check_dataset
 from aoq.data.collate import Collator
-from aoq.data.dataset import open_dataset, training_captions
+from aoq.data.dataset import open_dataset, splits_of, training_captions
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
+from aoq.models import build_model
 from aoq.progress import warn
+from aoq.scoring.protocol import TrainableModel
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The splits and the vocabulary that every round of a run reads."""
+    """The splits that a run reads, and the vocabulary, if the model is one of the library's."""
 
     train: Collator
     dev: Collator
-    vocabulary: Vocabulary
+    test: Collator | None = None
+    vocabulary: Vocabulary | None = None
 
     @property
-    def feature_width(self) -> int:
-        return int(self.train.dataset.features.shape[2])
+    def feature_width(self) -> int | None:
+        """Width of the region features; none where an image is something else."""
+        shape = self.train.dataset.features.shape
+        return int(shape[2]) if len(shape) == 3 else None
+
+    def builder(self, config: ModelConfig) -> Callable[[], TrainableModel]:
+        """What builds a model of the library's for these data."""
+        width, vocabulary = self.feature_width, self.vocabulary
+        if vocabulary is None or width is None:
+            raise UserError(
+                "the library's models read region features and words of a vocabulary, which these "
+                "data are not; bring a model that reads them: run_recipe(..., make_model=...)."
+            )
+        return partial(build_model, config, feature_width=width, vocabulary_size=len(vocabulary))
 
 
 def default_device() -> str:
@@ -44,9 +61,13 @@ def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData
         for warning in report.warnings:
             warn(warning)
     vocabulary = Vocabulary.build(training_captions(folder), min_count=recipe.min_word_count)
+    has_test = "test" in splits_of(folder)
     return TrainingData(
         train=_open_split(folder, "train", vocabulary, device=device),
         dev=_open_split(folder, "dev", vocabulary, device=device),
+        test=Collator(open_dataset(folder, "test"), vocabulary, device=device)
+        if has_test
+        else None,
         vocabulary=vocabulary,
     )
 

@@ -19,13 +19,14 @@ from aoq.config import MiningConfig, Recipe, RoundConfig
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.direction import usable_depth
 from aoq.mining.offline import mine
-from aoq.models import build_model, count_parameters
+from aoq.models import count_parameters
 from aoq.randomness import epoch_order
 from aoq.sampling import OfflineSampler
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.protocol import TrainableModel
 from aoq.training.inputs import TrainingData, open_training_data
-from aoq.training.step import make_batch, make_optimizer, update
+from aoq.training.step import make_batches, make_optimizer, update
+from aoq.training.together import Together, start_fabric
 from aoq.types import Positives
 
 _TIMED_STEPS = 3
@@ -85,9 +86,7 @@ def make_plan(recipe: Recipe) -> Plan:
     """Time a few steps of each round and a slice of the mining, and work out the rest."""
     recipe = recipe.resolved()
     data = open_training_data(recipe)
-    model = build_model(
-        recipe.model, feature_width=data.feature_width, vocabulary_size=len(data.vocabulary)
-    ).to(data.train.device)
+    model = data.builder(recipe.model)().to(data.train.device)
     positives = data.train.dataset.positives
     lists = _stand_in_lists(recipe, positives)
     sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
@@ -144,6 +143,7 @@ def _time_steps(
     pairs = data.train.dataset.positives.pairs
     order = epoch_order(len(pairs), seed=0, epoch=epoch)
     optimizer = make_optimizer(model, settings)
+    together = Together(start_fabric(data.train.device, settings.precision))
     for group in optimizer.param_groups:
         group["lr"] = 0.0  # the weights stay as they are
     model.train()
@@ -151,10 +151,10 @@ def _time_steps(
     def time_step(size: int) -> float:
         started = time.perf_counter()
         rows = pairs[order[:size]]
-        batch = make_batch(
+        batches = make_batches(
             data.train, rows, settings=settings, sampler=sampler, epoch=epoch, step=0
         )
-        update(model, optimizer, batch, settings=settings, epoch=epoch)
+        update(model, optimizer, batches, settings=settings, epoch=epoch, together=together)
         return time.perf_counter() - started
 
     times = settings.batch_size / _FEW_PAIRS
@@ -207,8 +207,11 @@ def _time_mining(
 def _stand_in_lists(recipe: Recipe, positives: Positives) -> CandidateLists:
     """Lists of the right size for timing; which negatives they hold costs nothing."""
     random = np.random.default_rng(0)
-    depth_texts = usable_depth(recipe.mining.depth_texts, positives, what="texts")
-    depth_images = usable_depth(recipe.mining.depth_images, positives.swapped, what="images")
+    mining, skip_first = recipe.mining, recipe.mining.skip_first
+    depth_texts = usable_depth(mining.depth_texts, positives, what="texts", skip_first=skip_first)
+    depth_images = usable_depth(
+        mining.depth_images, positives.swapped, what="images", skip_first=skip_first
+    )
     i2t = random.integers(positives.n_texts, size=(positives.n_images, depth_texts))
     t2i = random.integers(positives.n_images, size=(positives.n_texts, depth_images))
     return CandidateLists(

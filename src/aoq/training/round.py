@@ -1,7 +1,8 @@
 """One round of training: epochs of steps, validation after each, the best model kept.
 
 A round can be killed at any moment and continues from its last saved state; all randomness
-follows from (seed, epoch, step), so it ends with the weights of an uninterrupted round.
+follows from (seed, epoch, step, process), so it ends with the weights of an uninterrupted round.
+SIGTERM and Ctrl-C save the step under way before they take effect.
 """
 
 from __future__ import annotations
@@ -16,18 +17,25 @@ from aoq.data.collate import Collator
 from aoq.errors import UserError
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import evaluate
-from aoq.progress import EventLog, progress_bar, say
+from aoq.progress import EventLog, progress_bar, say, warn
 from aoq.randomness import epoch_order, seed_torch
 from aoq.sampling import OfflineSampler
 from aoq.scoring.protocol import TrainableModel
 from aoq.storage import RunDirectory
+from aoq.training.board import step_board
 from aoq.training.checkpoint import TrainerState, load_trainer, save_trainer, save_weights
-from aoq.training.step import make_batch, make_optimizer, update
+from aoq.training.statistics import COLLAPSED, CollapseWatch, StepStatistics
+from aoq.training.step import NotFiniteError, make_batches, make_optimizer, update
+from aoq.training.stopping import Stop, waiting_signals
+from aoq.training.together import Together, start_fabric
 from aoq.types import Ids
 
 
 class Round:
-    """Trains one model with one loss and writes what comes of it to a run directory."""
+    """Trains one model with one loss and writes what comes of it to a run directory.
+
+    Several processes train it together; the first one validates, writes and speaks for all.
+    """
 
     def __init__(
         self,
@@ -40,6 +48,7 @@ class Round:
         sampler: OfflineSampler | None,
         seed: int,
         label: str,
+        feature_width: int | None,
     ) -> None:
         self.run = run
         self.settings = settings
@@ -49,40 +58,74 @@ class Round:
         self.sampler = sampler
         self.seed = seed
         self.label = label
-        self.log = EventLog(run.events)
+        self.feature_width = feature_width
+        self.together = Together(start_fabric(train.device, settings.precision))
+        self.processes = self.together.processes
         self.optimizer = make_optimizer(model, settings)
         self.state = load_trainer(run.trainer, model, self.optimizer)
+        self.log = EventLog(run.events if self.processes.is_first else None)
+        self.log.write("start", epoch=self.state.epoch, step=self.state.step)
+        self.n_steps = len(self._batches(0))
+        self.statistics = StepStatistics()
+        self.collapse = CollapseWatch(margin=settings.loss.margin_online)
 
     def fit(self) -> TrainerState:
         """Train the epochs that are left."""
-        if self.state.epoch >= self.settings.epochs:
-            say(f"{self.label}: finished before, {self.settings.epochs} epochs")
+        if self._is_finished:
+            say(f"{self.label}: finished before, {self.state.epoch} epochs")
         elif self.state != TrainerState():
             say(f"{self.label}: continues in epoch {self.state.epoch + 1}, step {self.state.step}")
-        while self.state.epoch < self.settings.epochs:
-            self._train_epoch(self.state.epoch)
-            warming_up = self.settings.warming_up(self.state.epoch)
-            metrics, best = self._validate(self.state.epoch)
-            self.state = replace(self.state, epoch=self.state.epoch + 1, step=0)
-            self._save()
-            say(
-                f"{self.label}: epoch {self.state.epoch}/{self.settings.epochs}  "
-                f"dev rsum {metrics.rsum:.1f}  R@1 {metrics.i2t.r1:.1f} i2t, "
-                f"{metrics.t2i.r1:.1f} t2i"
-                f"{'  (warm-up)' if warming_up else '  (best)' if best else ''}"
+        total = self.settings.epochs * self.n_steps
+        with (
+            waiting_signals() as stop,
+            step_board(self.run.board if self.processes.is_first else None) as self.board,
+            progress_bar(self.label, total=total, unit="steps") as self.bar,
+        ):
+            self.bar(advance=self.state.epoch * self.n_steps + self.state.step)
+            while not self._is_finished and self._train_epoch(self.state.epoch, stop):
+                self._end_epoch()
+        if not self._is_finished:
+            raise UserError(
+                f"{self.label}: another process was asked to stop; the same command continues."
             )
         return self.state
 
+    @property
+    def _is_finished(self) -> bool:
+        patience = self.settings.patience
+        gave_up = patience is not None and self.state.waited >= patience
+        return gave_up or self.state.epoch >= self.settings.epochs
+
+    def _end_epoch(self) -> None:
+        """Validate, save, and say how far it is."""
+        epoch = self.state.epoch
+        metrics, best = self._validate(epoch)
+        self.state = replace(self.state, epoch=epoch + 1, step=0)
+        self._save()
+        note = "warm-up" if self.settings.warming_up(epoch) else "best" if best else ""
+        self._say(
+            f"{self.label}: epoch {epoch + 1}/{self.settings.epochs}  "
+            f"dev rsum {metrics.rsum:.1f}  R@1 {metrics.i2t.r1:.1f} i2t, {metrics.t2i.r1:.1f} t2i"
+            f"{f'  ({note})' if note else ''}"
+        )
+        if self._is_finished and self.state.epoch < self.settings.epochs:
+            self.log.write("stopped_early", epoch=self.state.epoch, waited=self.state.waited)
+            self._say(f"{self.label}: {self.state.waited} validations without a better one; ends")
+
     def _batches(self, epoch: int) -> list[Ids]:
-        """The positive pairs of each step; a last batch of one pair has no negatives, so goes."""
+        """The positive pairs of each step.
+
+        An end of the epoch that leaves some part of a step without a negative goes.
+        """
         pairs = self.train.dataset.positives.pairs
         order = epoch_order(len(pairs), seed=self.seed, epoch=epoch)
         size = self.settings.batch_size
         batches = [pairs[order[start : start + size]] for start in range(0, len(order), size)]
-        return [batch for batch in batches if len(batch) > 1]
+        smallest = 2 * self.settings.accumulate * self.processes.size
+        return [batch for batch in batches if len(batch) >= smallest]
 
-    def _train_epoch(self, epoch: int) -> None:
-        """The steps of an epoch that are left, with what is due in between."""
+    def _train_epoch(self, epoch: int, stop: Stop) -> bool:
+        """The steps of an epoch that are left, and what is due in between; false if stopped."""
         self.model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate_at(epoch)
@@ -90,15 +133,16 @@ class Round:
         title = f"{self.label}: epoch {epoch + 1}/{self.settings.epochs}"
         sums: defaultdict[str, float] = defaultdict(float)
         started, first = time.monotonic(), self.state.step
-        with progress_bar(title, total=len(batches), unit="steps") as bar:
-            bar(advance=first)
-            for step in range(first, len(batches)):
-                terms = self._step(batches[step], epoch=epoch, step=step)
-                for name, value in terms.items():
-                    sums[name] += value
-                self.state = replace(self.state, step=step + 1)
-                self._between_steps(epoch * len(batches) + step + 1, last=step + 1 == len(batches))
-                bar(note=f"loss {sum(terms.values()):.2f}")
+        for step in range(first, len(batches)):
+            terms = self._step(batches[step], epoch=epoch, step=step)
+            for name, value in terms.items():
+                sums[name] += value
+            self.state = replace(self.state, step=step + 1)
+            self.bar(title=title, note=_described(terms))
+            self._between_steps(epoch * self.n_steps + step + 1, last=step + 1 == self.n_steps)
+            if self.together.any(stop.is_asked):
+                self._save()
+                return False
         n_steps = len(batches) - first
         self.log.write(
             "epoch",
@@ -108,51 +152,108 @@ class Round:
             steps=n_steps,
             loss={name: round(value / max(n_steps, 1), 5) for name, value in sums.items()},
         )
+        return True
 
     def _step(self, pair_ids: Ids, *, epoch: int, step: int) -> dict[str, float]:
         """One update of the weights; the loss terms it was made from."""
-        seed_torch(self.seed, epoch=epoch + 1, step=step)
-        batch = make_batch(
+        seed_torch(self.seed, epoch=epoch + 1, step=step, process_rank=self.processes.rank)
+        batches = make_batches(
             self.train,
             pair_ids,
             settings=self.settings,
             sampler=self.sampler,
             epoch=epoch,
             step=step,
+            processes=self.processes,
         )
         try:
-            return update(self.model, self.optimizer, batch, settings=self.settings, epoch=epoch)
-        except UserError as error:
-            images = [self.train.dataset.image_ids[image] for image in pair_ids[:, 0]]
-            self.log.write("not_finite", epoch=epoch + 1, step=step + 1, images=images)
-            raise UserError(f"epoch {epoch + 1}, step {step + 1}: {error}") from None
+            terms, outcomes = update(
+                self.model,
+                self.optimizer,
+                batches,
+                settings=self.settings,
+                epoch=epoch,
+                together=self.together,
+            )
+        except NotFiniteError as error:
+            raise self._not_finite(error, pair_ids, epoch=epoch, step=step) from None
+        self.statistics.add(terms, outcomes)
+        if self.collapse.sees(outcomes):
+            self.log.write("collapsed", epoch=epoch + 1, step=step + 1)
+            warn(f"{self.label}: {COLLAPSED}")
+        return terms
+
+    def _not_finite(
+        self, error: NotFiniteError, pair_ids: Ids, *, epoch: int, step: int
+    ) -> UserError:
+        """The same error with the place and the pairs, which are also kept in the log."""
+        dataset = self.train.dataset
+        images = [dataset.image_ids[image] for image in pair_ids[:, 0]]
+        captions = [dataset.caption_ids[text] for text in pair_ids[:, 1]]
+        self.log.write(
+            "not_finite", epoch=epoch + 1, step=step + 1, images=images, captions=captions
+        )
+        return UserError(
+            f"epoch {epoch + 1}, step {step + 1}, with the images {', '.join(images[:3])}, ... "
+            f"(all in {self.run.events}): {error}"
+        )
 
     def _between_steps(self, steps: int, *, last: bool) -> None:
-        """A validation or a saved state where one is due; the end of an epoch brings both."""
-        every, save_every = self.settings.validate_every, self.settings.checkpoint_every
+        """A line of the log, a validation, a saved state, where due; an epoch's end brings all."""
+        settings = self.settings
+        if steps % settings.log_every == 0 or last:
+            self._log_steps(steps)
+        every = settings.validate_every
         if every is not None and steps % every == 0 and not last:
             self._validate(self.state.epoch)
-        if steps % save_every == 0 and not last:
+        if steps % settings.checkpoint_every == 0 and not last:
             self._save()
+
+    def _log_steps(self, steps: int) -> None:
+        """What the steps since the last such line were like."""
+        summary = self.statistics.summary()
+        self.log.write("steps", epoch=self.state.epoch + 1, step=self.state.step, **summary)
+        self.board.write(steps, self.statistics)
+        self.statistics = StepStatistics()
 
     def _validate(self, epoch: int) -> tuple[Metrics, bool]:
         """Judge the model on dev, and keep its weights where they are the best so far.
 
         Weights of the warm-up are kept only until the loss itself has had its turn.
         """
-        metrics = evaluate(self.model, self.dev, description=f"{self.label}: validate")
+        judged = None
+        if self.processes.is_first:
+            judged = evaluate(self.model, self.dev, description=f"{self.label}: validate")
+        metrics = self.together.from_first(judged)
         score = metrics.rsum if self.settings.select_by == "rsum" else metrics.r1_r5
-        if self.settings.warming_up(epoch):
+        warming_up = self.settings.warming_up(epoch)
+        if warming_up:
             score = -math.inf
         best = score > self.state.best or self.state.best_epoch < 0
+        waited = 0 if best or warming_up else self.state.waited + 1
+        self.state = replace(self.state, waited=waited)
         if best:
             self.state = replace(self.state, best=score, best_epoch=epoch + 1)
-            width = self.train.dataset.features.shape[2]
-            save_weights(self.run.model, self.model, feature_width=width)
-        self.log.write(
-            "validation", epoch=epoch + 1, step=self.state.step, best=best, **metrics.as_dict()
-        )
+            if self.processes.is_first:
+                save_weights(self.run.model, self.model, feature_width=self.feature_width)
+        figures = metrics.as_dict()
+        self.log.write("validation", epoch=epoch + 1, step=self.state.step, best=best, **figures)
+        self.board.write_metrics(epoch * self.n_steps + self.state.step, figures)
         return metrics, best
 
     def _save(self) -> None:
-        save_trainer(self.run.trainer, self.model, self.optimizer, self.state)
+        if self.processes.is_first:
+            save_trainer(self.run.trainer, self.model, self.optimizer, self.state)
+
+    def _say(self, message: str) -> None:
+        if self.processes.is_first:
+            say(message)
+
+
+def _described(terms: dict[str, float]) -> str:
+    """The loss and its terms, both anchors of a kind added up, in one line."""
+    kinds: defaultdict[str, float] = defaultdict(float)
+    for name, value in terms.items():
+        kinds[name.removeprefix("i2t_").removeprefix("t2i_")] += value
+    parts = ", ".join(f"{kind} {value:.1f}" for kind, value in kinds.items())
+    return f"loss {sum(terms.values()):.1f} ({parts})"

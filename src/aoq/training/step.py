@@ -4,13 +4,16 @@ A round-two step has up to three times the images and texts of an online one: th
 offline negatives, the partners of those. Every distinct image and text is read and encoded once,
 all in one pass. A model whose batch norm must see the three sets of images apart, as VSRN's does,
 gets them apart.
+
+A step can be taken in parts, one after the other, and by several processes at once. Its order and
+its draws are those of one process; each reads its share.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,13 +23,15 @@ from aoq.config import LossConfig, RoundConfig
 from aoq.data.collate import Collator
 from aoq.errors import UserError
 from aoq.losses import BatchScores, LossTerms, OfflineScores, compute_loss
-from aoq.sampling import OfflineSampler
+from aoq.processes import ALONE, Processes
+from aoq.sampling import OfflineNegatives, OfflineSampler
 from aoq.scoring.protocol import (
     HasAuxiliaryLoss,
     MatchingModel,
     SeparatesImageSets,
     TrainableModel,
 )
+from aoq.training.together import Together
 from aoq.types import AlignedIdx, Encoding, Ids, StepBatch
 
 
@@ -34,7 +39,7 @@ def make_optimizer(model: TrainableModel, settings: RoundConfig) -> torch.optim.
     return torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
 
 
-def make_batch(
+def make_batches(
     collator: Collator,
     pair_ids: Ids,
     *,
@@ -42,20 +47,51 @@ def make_batch(
     sampler: OfflineSampler | None,
     epoch: int,
     step: int,
+    processes: Processes = ALONE,
+) -> list[StepBatch]:
+    """Read the positive pairs (P, 2) of a step, and draw their offline negatives if it has any.
+
+    One batch for each part of the step, and of each this process's share.
+    """
+    loss, drawn = settings.loss_at(epoch), None
+    if sampler is not None and loss.needs_candidates:
+        drawn = sampler.draw(pair_ids[:, 0], pair_ids[:, 1], epoch=epoch, step=step)
+    batches = []
+    for rank in range(settings.accumulate):
+        part = Processes(rank, settings.accumulate).share(len(pair_ids))
+        batch = _read_batch(
+            collator,
+            pair_ids[part],
+            None if drawn is None else drawn[part],
+            loss=loss,
+            diagonal_only=settings.diagonal_only,
+            share=processes.share(part.stop - part.start),
+        )
+        batches.append(replace(batch, share=len(batch.pairs.images) / len(pair_ids)))
+    return batches
+
+
+def _read_batch(
+    collator: Collator,
+    pair_ids: Ids,
+    drawn: OfflineNegatives | None,
+    *,
+    loss: LossConfig,
+    diagonal_only: bool,
+    share: slice,
 ) -> StepBatch:
-    """Read the positive pairs (B, 2) of a step, and draw their offline negatives if it has any."""
     image_ids, text_ids = pair_ids.T
-    if settings.diagonal_only:
+    if diagonal_only:
         negatives = ~torch.eye(len(pair_ids), dtype=torch.bool)
     else:
         together = collator.dataset.positives.contains(image_ids[:, None], text_ids[None, :])
         negatives = torch.from_numpy(~together)
-    loss, roles, valid = settings.loss_at(epoch), [(image_ids, text_ids)], None
-    if sampler is not None and loss.needs_candidates:
-        drawn = sampler.draw(image_ids, text_ids, epoch=epoch, step=step)
-        roles.append((drawn.images, drawn.texts))
+    roles, valid = [(image_ids[share], text_ids[share])], None
+    if drawn is not None:
+        own = drawn[share]
+        roles.append((own.images, own.texts))
         if loss.needs_derived_pairs:
-            roles.append((drawn.partner_images, drawn.partner_texts))
+            roles.append((own.partner_images, own.partner_texts))
             valid = torch.from_numpy(drawn.valid).to(collator.device)
     images, image_idx = _distinct([images for images, _ in roles], device=collator.device)
     texts, text_idx = _distinct([texts for _, texts in roles], device=collator.device)
@@ -72,60 +108,87 @@ def make_batch(
 
 
 def _distinct(roles: list[Ids], *, device: torch.device) -> tuple[Ids, Tensor]:
-    """Every id once, and where the ids of each role are among them. (roles, B)"""
+    """Every id once, and where the ids of each role are among them. (roles, b)"""
     ids = np.stack(roles)
     distinct, idx = np.unique(ids, return_inverse=True)
     return distinct, torch.from_numpy(idx.reshape(ids.shape)).to(device)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The scores of a batch, and the loss that they make."""
+
+    scores: BatchScores
+    loss: LossTerms
+
+
+class NotFiniteError(UserError):
+    """A loss term or the gradient is no number; the weights have not moved."""
+
+
 def update(
     model: TrainableModel,
     optimizer: torch.optim.Optimizer,
-    batch: StepBatch,
+    batches: Sequence[StepBatch],
     *,
     settings: RoundConfig,
     epoch: int,
-) -> dict[str, float]:
-    """One clipped step of the optimiser; the loss terms it was made from.
+    together: Together,
+) -> tuple[dict[str, float], list[Outcome]]:
+    """One clipped step of the optimiser, by the gradients of all batches added up.
 
-    Refuses to step where a term or the gradient is not finite: the weights stay as they were.
+    Returns the terms of the whole step, and what they were made from. Refuses to step where a
+    term or the gradient is not finite: the weights stay as they were.
     """
-    with mixed_precision(settings.precision, batch.regions.device):
-        loss = step_loss(model, batch, settings.loss_at(epoch))
-    terms = {name: float(value.detach()) for name, value in loss.terms.items()}
     optimizer.zero_grad(set_to_none=True)
-    loss.total.backward()
+    outcomes = []
+    for batch in batches:
+        with together.fabric.autocast():
+            outcome = step_loss(model, batch, settings.loss_at(epoch), together=together)
+        together.fabric.backward(outcome.loss.total)
+        outcomes.append(outcome)
+    together.average_gradients(model.parameters())
+    terms = _terms_of_step(outcomes, together)
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm))
     if not all(math.isfinite(value) for value in (*terms.values(), norm)):
-        raise UserError(
+        raise NotFiniteError(
             f"the loss or its gradient is no longer finite ({terms}, norm {norm}); the last saved "
             "state is kept: start a new run with a lower learning rate."
         )
     optimizer.step()
+    return terms, outcomes
+
+
+def _terms_of_step(outcomes: Sequence[Outcome], together: Together) -> dict[str, float]:
+    """Added up over its batches; what a model adds, which is local, also over the processes."""
+    losses = [outcome.loss for outcome in outcomes]
+    terms = {}
+    for name in losses[0].terms:
+        value = torch.stack([loss.terms[name].detach() for loss in losses]).sum()
+        terms[name] = float(together.mean(value) if name in losses[0].auxiliary else value)
     return terms
 
 
-def mixed_precision(
-    precision: Literal["auto", "float32", "bfloat16"], device: torch.device
-) -> torch.autocast:
-    """The context that runs products in bfloat16 where it is asked for, or `auto` finds it."""
-    has_it = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    wanted = has_it if precision == "auto" else precision == "bfloat16"
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=wanted)
+def step_loss(
+    model: MatchingModel, batch: StepBatch, config: LossConfig, *, together: Together | None = None
+) -> Outcome:
+    """The scores and the loss of a batch; auxiliary terms, which are means, by their share of it.
 
-
-def step_loss(model: MatchingModel, batch: StepBatch, config: LossConfig) -> LossTerms:
-    """The loss terms of a step, the auxiliary ones included."""
-    scores, images = score_batch(model, batch)
-    terms = compute_loss(scores, config)
+    The mean of the processes' losses is that of the whole batch.
+    """
+    scores, images = score_batch(model, batch, together=together)
+    loss = compute_loss(scores, config)
     if isinstance(model, HasAuxiliaryLoss):
-        texts = batch.texts[batch.pairs.texts]
-        return LossTerms(terms.terms | model.auxiliary_loss(images, texts))
-    return terms
+        weight = batch.share * (1 if together is None else together.processes.size)
+        auxiliary = model.auxiliary_loss(images, batch.texts[batch.pairs.texts])
+        loss = replace(loss, auxiliary={name: weight * term for name, term in auxiliary.items()})
+    return Outcome(scores, loss)
 
 
-def score_batch(model: MatchingModel, batch: StepBatch) -> tuple[BatchScores, Encoding]:
-    """Every score the losses need, and the encoded images of the positive pairs."""
+def score_batch(
+    model: MatchingModel, batch: StepBatch, *, together: Together | None = None
+) -> tuple[BatchScores, Encoding]:
+    """Every score the losses need, and the encoded images of the pairs that are read here."""
     sets = [part for part in (batch.pairs, batch.offline, batch.partners) if part is not None]
     if isinstance(model, SeparatesImageSets):
         rows = torch.cat([part.images for part in sets])
@@ -135,17 +198,21 @@ def score_batch(model: MatchingModel, batch: StepBatch) -> tuple[BatchScores, En
         images = [distinct[part.images] for part in sets]
     words = model.encode_texts(batch.texts)
     texts = [words[part.texts] for part in sets]
-    matrix = model.score_matrix(images[0], texts[0])
-    if len(sets) == 1:
+    size = len(batch.negatives)
+    all_texts = texts[0] if together is None else together.gather_encoding(texts[0], size)
+    matrix = model.score_matrix(images[0], all_texts)  # (b, B)
+    # S(i, t_off) and S(i_off, t); of derived pairs also S(i_off, t_off) and S(i~_off, t~_off).
+    meetings = [(0, 1), (1, 0), (1, 1), (2, 2)][: 2 * len(sets) - 2]
+    offline = [model.score_pairs(images[first], texts[second]) for first, second in meetings]
+    if together is not None:
+        together_scores = together.gather(torch.column_stack([matrix, *offline]), size)
+        matrix, offline = together_scores[:, :size], list(together_scores[:, size:].unbind(dim=1))
+    if not offline:
         return BatchScores(matrix, batch.negatives), images[0]
-    offline = OfflineScores(
-        i2t=model.score_pairs(images[0], texts[1]), t2i=model.score_pairs(images[1], texts[0])
-    )
-    if len(sets) == 3:
-        offline = replace(
-            offline,
-            derived=model.score_pairs(images[1], texts[1]),
-            partners=model.score_pairs(images[2], texts[2]),
-            derived_mask=batch.derived_mask,
+    scores = OfflineScores(*offline[:2])
+    if len(sets) > 2:
+        derived, partners = offline[2:]
+        scores = replace(
+            scores, derived=derived, partners=partners, derived_mask=batch.derived_mask
         )
-    return BatchScores(matrix, batch.negatives, offline), images[0]
+    return BatchScores(matrix, batch.negatives, scores), images[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,26 @@ class ScoredSplit:
         return "+".join(hash_file(RunDirectory(run).model) for run in self.runs)
 
     @classmethod
+    def encode(
+        cls,
+        run: Path,
+        model: TrainableModel,
+        collator: Collator,
+        *,
+        on_disk: Processes | None = None,
+    ) -> ScoredSplit:
+        """Encode a split with the model of a run.
+
+        Encodings are held in memory, or kept in the run's folder by the processes `on_disk`.
+        """
+        description = f"encode {collator.dataset.split} with {run.name}"
+        if on_disk is None:
+            encoded = encode_dataset(model, collator, description=description)
+        else:
+            encoded = _encode_on_disk(run, model, collator, on_disk, description)
+        return cls((run,), collator.dataset, model, encoded)
+
+    @classmethod
     def together(cls, parts: Sequence[ScoredSplit]) -> ScoredSplit:
         """The ensemble of them; of one, that one."""
         if len(parts) == 1:
@@ -73,22 +93,14 @@ def open_splits(
     data: Path | None = None,
     on_disk: Processes | None = None,
 ) -> list[ScoredSplit]:
-    """Encode a split with each of `runs`; the data set is that of the first unless one is named.
-
-    Encodings are held in memory, or kept in the runs' folders by the processes `on_disk`.
-    """
+    """Encode a split with each of `runs`; the data set is that of the first unless one is named."""
     dataset = open_dataset(data or _own_data(runs[0]), split)
     parts = []
     for run in runs:
         trained = load_run(run, device=default_device())
         trained.require_width(dataset.features.shape[2], source=dataset.name)
         collator = Collator(dataset, trained.vocabulary, device=default_device())
-        description = f"encode {split} with {run.name}"
-        if on_disk is None:
-            encoded = encode_dataset(trained.model, collator, description=description)
-        else:
-            encoded = _encode_on_disk(run, trained.model, collator, on_disk, description)
-        parts.append(ScoredSplit((run,), dataset, trained.model, encoded))
+        parts.append(ScoredSplit.encode(run, trained.model, collator, on_disk=on_disk))
     return parts
 
 
@@ -145,11 +157,25 @@ def mine_run(
     where it was.
     """
     runs = [runs] if isinstance(runs, Path) else runs
-    first = RunDirectory(runs[0]).require_trained()
-    config = config or load_recipe(first.config).mining
+    config = config or load_recipe(RunDirectory(runs[0]).require_trained().config).mining
     proposed = None if proposals is None else _open_proposals(proposals, data or _own_data(runs[0]))
-    started = time.monotonic()
     teacher = ScoredSplit.together(open_splits(runs, split="train", data=data, on_disk=processes))
+    return mine_split(
+        teacher, out, config=config, proposed=proposed, sample=sample, processes=processes
+    )
+
+
+def mine_split(
+    teacher: ScoredSplit,
+    out: Path,
+    *,
+    config: MiningConfig,
+    proposed: CandidateLists | None = None,
+    sample: int = 100,
+    processes: Processes = ALONE,
+) -> CandidateLists | None:
+    """The same with what is encoded already."""
+    started = time.monotonic()
     saved = out.with_name(f".{out.name}.{processes.rank}-of-{processes.size}.saved")
     mine_all = mine_together if proposed is None else partial(rerank, proposals=proposed)
     mined = mine_all(
@@ -187,7 +213,7 @@ def mine_run(
         )
         for part in agreed.values():
             say(part.sentence)
-        EventLog(first.events).write(
+        EventLog(RunDirectory(teacher.runs[0]).events).write(
             "mined",
             seconds=round(seconds, 2),
             i2t=i2t.shape,
@@ -225,13 +251,13 @@ def evaluate_runs(
 ) -> list[tuple[str, Metrics]]:
     """Judge each run as `evaluate_run` does, and last, of several, their ensemble."""
     parts = open_splits(runs, split=split, data=data)
-    results = [(str(part.runs[0]), _judge(part, memory=memory)) for part in parts]
+    results = [(str(part.runs[0]), judge_split(part, memory=memory)) for part in parts]
     if len(parts) > 1:
-        results.append(("ensemble", _judge(ScoredSplit.together(parts), memory=memory)))
+        results.append(("ensemble", judge_split(ScoredSplit.together(parts), memory=memory)))
     return results
 
 
-def _judge(part: ScoredSplit, *, memory: str | None) -> Metrics:
+def judge_split(part: ScoredSplit, *, memory: str | None = None) -> Metrics:
     """Rank everything, and note the result in the (first) run."""
     started = time.monotonic()
     metrics = evaluate_encoded(part.scorer, part.encoded, part.dataset.positives, memory=memory)
@@ -250,18 +276,22 @@ def _judge(part: ScoredSplit, *, memory: str | None) -> Metrics:
 
 def stored_result(run: Path, *, split: str) -> dict[str, Any] | None:
     """The result of a run's model, as it is, on its own data set, if there is one."""
+    return result_on(run, open_dataset(_own_data(run), split))
+
+
+def result_on(run: Path, dataset: PairDataset) -> dict[str, Any] | None:
+    """The same on any data."""
     directory = RunDirectory(run).require_trained()
-    dataset = open_dataset(_own_data(run), split)
-    wanted = (split, hash_file(directory.model), dataset.fingerprint)
+    wanted = (dataset.split, hash_file(directory.model), dataset.fingerprint)
     lines = read_json_lines(directory.results)
     fitting = [line for line in lines if (line["split"], line["model"], line["data"]) == wanted]
     return fitting[-1] if fitting else None
 
 
-def judge_on_test(run: Path) -> dict[str, Any]:
-    """The result of a run on its test split, judged now if it has not been."""
-    if stored_result(run, split="test") is None:
-        evaluate_run(run)
-    result = stored_result(run, split="test")
+def judge_once(run: Path, split: Collator, load: Callable[[], TrainableModel]) -> dict[str, Any]:
+    """The result of a run on a split, judged now with the model that `load` gives if need be."""
+    if result_on(run, split.dataset) is None:
+        judge_split(ScoredSplit.encode(run, load(), split))
+    result = result_on(run, split.dataset)
     assert result is not None
     return result

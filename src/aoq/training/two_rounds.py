@@ -9,24 +9,30 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from aoq.config import Recipe, RoundConfig
-from aoq.data.collate import Collator
-from aoq.data.dataset import splits_of
 from aoq.errors import UserError
 from aoq.evaluation.protocols import first_texts
 from aoq.mining.candidates import CandidateLists
-from aoq.models import build_model
+from aoq.processes import ALONE, Processes
 from aoq.randomness import seed_torch
 from aoq.recipes import load_recipe, save_recipe
 from aoq.sampling import OfflineSampler
+from aoq.scoring.protocol import TrainableModel
 from aoq.storage import RunDirectory, hash_file, is_vacant, remove_leftovers, write_json
-from aoq.training.checkpoint import TrainerState
+from aoq.training.checkpoint import (
+    MakeModel,
+    TrainerState,
+    load_own_model,
+    load_run,
+    load_weights,
+)
 from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.round import Round
-from aoq.training.trained import judge_on_test, mine_run
+from aoq.training.trained import ScoredSplit, judge_once, mine_split, result_on
 
 RoundName = Literal["one", "two"]
 ROUND_ONE, ROUND_TWO = "round-one", "round-two"
@@ -67,24 +73,37 @@ def train_round(
     *,
     which: RoundName,
     candidates: Path | None = None,
+    start: Path | None = None,
+    make_model: MakeModel | None = None,
     label: str | None = None,
     force: bool = False,
+    processes: Processes = ALONE,
 ) -> TrainerState:
-    """Train one round into `path`, or what is left of it."""
+    """Train one round into `path`, or what is left of it.
+
+    Offline negatives come from `candidates`, or from the lists that the recipe names. `start` is
+    the run whose weights a round starts from that is told not to start from scratch. Several
+    processes call this together.
+    """
     recipe = recipe.resolved()
     settings = recipe.round_one if which == "one" else recipe.round_two
-    sampler = _make_sampler(recipe, settings, data, candidates)
-    reads = [Path(recipe.data), *([candidates] if candidates is not None else [])]
-    run = prepare_run(path, recipe, force=force, reads=reads)
-    _settle_origin(run, data, which=which, lists=candidates if sampler is not None else None)
+    lists = candidates or (Path(recipe.candidates) if recipe.candidates else None)
+    lists = lists if settings.loss.needs_candidates else None
+    sampler = _make_sampler(recipe, settings, data, lists)
+    weights = _weights_to_start_from(settings, start)
+    run = RunDirectory(path)
+    if processes.is_first:
+        reads = [Path(recipe.data), *(file for file in (lists, weights) if file is not None)]
+        prepare_run(path, recipe, force=force, reads=reads)
+        _settle_origin(run, data, which=which, lists=lists, weights=weights)
+    processes.barrier()
     seed_torch(recipe.seed)
-    model = build_model(
-        recipe.model, feature_width=data.feature_width, vocabulary_size=len(data.vocabulary)
-    ).to(data.train.device)
+    model = (make_model or data.builder(recipe.model))().to(data.train.device)
+    if weights is not None:
+        load_weights(weights, model)
     dev = data.dev
     if settings.validation_texts is not None:
-        subset = first_texts(dev.dataset, settings.validation_texts)
-        dev = Collator(subset, data.vocabulary, device=dev.device)
+        dev = dev.with_dataset(first_texts(dev.dataset, settings.validation_texts))
     training = Round(
         run,
         settings,
@@ -94,13 +113,29 @@ def train_round(
         sampler=sampler,
         seed=recipe.seed,
         label=label or f"round {which} ({settings.loss.name})",
+        feature_width=data.feature_width,
     )
-    training.log.write("start", epoch=training.state.epoch, step=training.state.step)
     return training.fit()
 
 
+def _weights_to_start_from(settings: RoundConfig, start: Path | None) -> Path | None:
+    if settings.start_from == "scratch":
+        return None
+    if start is None:
+        raise UserError(
+            "this round starts from round one's weights (start_from); use `aoq run`, or name the "
+            "run that has them with --start."
+        )
+    return RunDirectory(start).require_trained().model
+
+
 def _settle_origin(
-    run: RunDirectory, data: TrainingData, *, which: RoundName, lists: Path | None
+    run: RunDirectory,
+    data: TrainingData,
+    *,
+    which: RoundName,
+    lists: Path | None,
+    weights: Path | None,
 ) -> None:
     """Note what a round starts from; refuse to continue one that started from something else."""
     origin = {
@@ -108,9 +143,11 @@ def _settle_origin(
         "data": data.train.dataset.fingerprint,
         "dev": data.dev.dataset.fingerprint,
         "candidates": None if lists is None else hash_file(lists),
+        "weights": None if weights is None else hash_file(weights),
     }
     if not run.origin.is_file():
-        data.vocabulary.save(run.vocabulary)
+        if data.vocabulary is not None:
+            data.vocabulary.save(run.vocabulary)
         write_json(run.origin, origin)
         return
     stored = json.loads(run.origin.read_text(encoding="utf-8"))
@@ -138,22 +175,111 @@ def _make_sampler(
     return OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
 
 
-def round_one_and_lists(path: Path, recipe: Recipe, data: TrainingData) -> Path:
-    """Train round one of a run and mine with its model, or what is left; the lists' place."""
-    train_round(path / ROUND_ONE, recipe, data, which="one")
-    candidates = RunDirectory(path).candidates
-    if not candidates.exists():
-        mine_run(path / ROUND_ONE, candidates)
-    return candidates
+@dataclass(frozen=True)
+class TwoRounds:
+    """A recipe in a folder, and the stages that it goes through there.
+
+    Each stage is skipped where it is finished, and continued where it was begun.
+    """
+
+    path: Path
+    recipe: Recipe
+    data: TrainingData
+    make_model: MakeModel | None = None
+    processes: Processes = ALONE
+
+    @property
+    def round_one(self) -> Path:
+        return self.path / ROUND_ONE
+
+    @property
+    def last_round(self) -> Path:
+        """The folder of the model that the recipe is about."""
+        return self.path / (ROUND_ONE if self.recipe.rounds == "one" else ROUND_TWO)
+
+    def train_round_one(self) -> None:
+        train_round(
+            self.round_one,
+            self.recipe,
+            self.data,
+            which="one",
+            make_model=self.make_model,
+            processes=self.processes,
+        )
+
+    def mine(self) -> Path:
+        """Rank the training set with round one's model; where the lists are."""
+        lists = RunDirectory(self.path).candidates
+        is_there = lists.exists()
+        self.processes.barrier()
+        if not is_there:
+            teacher = ScoredSplit.encode(
+                self.round_one,
+                self.load(self.round_one),
+                self.data.train,
+                on_disk=self.processes,
+            )
+            mine_split(teacher, lists, config=self.recipe.mining, processes=self.processes)
+        return lists
+
+    def train_round_two(self, candidates: Path | None) -> None:
+        train_round(
+            self.path / ROUND_TWO,
+            self.recipe,
+            self.data,
+            which="two",
+            candidates=candidates,
+            start=self.round_one,
+            make_model=self.make_model,
+            processes=self.processes,
+        )
+
+    def judge(self) -> dict[str, Any]:
+        """The result of the last round on test, or on dev where there is no test."""
+        split, run = self.data.test or self.data.dev, self.last_round
+        if self.processes.is_first:
+            judge_once(run, split, lambda: self.load(run))
+        self.processes.barrier()
+        result = result_on(run, split.dataset)
+        assert result is not None
+        return result
+
+    def load(self, run: Path) -> TrainableModel:
+        """The best model of one of the rounds."""
+        device = self.data.train.device
+        if self.make_model is not None:
+            return load_own_model(run, self.make_model, device=device)
+        return load_run(run, device=device).model
 
 
-def run_recipe(path: Path, recipe: Recipe, *, force: bool = False) -> dict[str, Any]:
-    """Round one, mining, round two and the test result, or what is left of them."""
+def run_recipe(
+    path: Path,
+    recipe: Recipe,
+    *,
+    data: TrainingData | None = None,
+    make_model: MakeModel | None = None,
+    force: bool = False,
+    processes: Processes = ALONE,
+) -> dict[str, Any]:
+    """Round one, mining, round two and the result on test, or what is left of them.
+
+    A model of one's own: `make_model` builds it, once a round, and `data` may hold anything that
+    it reads. Stages that the recipe does not need are left out: no round one where a teacher's
+    lists are named, no round two where the online baseline is all that is wanted.
+    """
+    path = Path(path)
+    if make_model is not None:
+        recipe = replace(recipe, model=replace(recipe.model, name="own"))
     recipe = recipe.resolved()
-    data = open_training_data(recipe)
-    if "test" not in splits_of(Path(recipe.data)):
-        raise UserError(f"{recipe.data} has no split 'test' to judge on; use `aoq train` instead.")
-    prepare_run(path, recipe, force=force, reads=[Path(recipe.data)])
-    candidates = round_one_and_lists(path, recipe, data)
-    train_round(path / ROUND_TWO, recipe, data, which="two", candidates=candidates)
-    return judge_on_test(path / ROUND_TWO)
+    data = data or open_training_data(recipe)
+    if processes.is_first:
+        reads = [Path(file) for file in (recipe.data, recipe.candidates) if file]
+        prepare_run(path, recipe, force=force, reads=reads)
+    processes.barrier()
+    stages = TwoRounds(path, recipe, data, make_model, processes)
+    if recipe.needs_round_one:
+        stages.train_round_one()
+    if recipe.rounds == "both":
+        needs_lists = recipe.round_two.loss.needs_candidates and not recipe.candidates
+        stages.train_round_two(stages.mine() if needs_lists else None)
+    return stages.judge()

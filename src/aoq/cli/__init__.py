@@ -1,0 +1,20 @@
+"""The command `aoq`: a module for each of its commands, and `base` that they build on.
+
+Heavy imports happen inside the commands, so that `aoq --help` answers at once.
+"""
+
+from aoq.cli import data, demo, evaluate, import_, mine, recipes, runs, train
+from aoq.cli.base import app, main
+
+__all__ = [
+    "app",
+    "data",
+    "demo",
+    "evaluate",
+    "import_",
+    "main",
+    "mine",
+    "recipes",
+    "runs",
+    "train",
+]

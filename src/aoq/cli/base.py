@@ -1,0 +1,134 @@
+"""What every command builds on: the application, its shared flags, and how it ends.
+
+Flags are the fields of `aoq.config.Recipe`: a recipe (TOML) gives their values, flags override
+it. Mistakes of the user end with one clear sentence and exit code 2, never with a traceback.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, ArgumentCollection, CycloptsError, Group, Parameter
+from cyclopts.config import Dict
+from cyclopts.validators import Number
+
+from aoq import __version__
+from aoq.config import Behaviour, Recipe
+from aoq.errors import UserError
+
+app = App(
+    name="aoq",
+    version=__version__,
+    help="Train, mine and judge image-text matching models with offline hard negatives.",
+    help_epilogue="New here: `aoq demo` does it all on an embedded data set in a few minutes.",
+    suppress_keyboard_interrupt=False,
+)
+
+_SETTINGS = Group(
+    "Settings",
+    help="What the recipe sets, and flags change. The defaults shown are the paper's.",
+    sort_key=1,
+)
+Settings = Annotated[Recipe, Parameter(name="*", group=_SETTINGS)]
+PAPER = Recipe()
+Size = Literal["tiny", "small", "large"]
+Flag = Annotated[bool, Parameter(negative=())]
+Json = Annotated[bool, Parameter(name="--json", negative=())]
+Count = Annotated[int, Parameter(validator=Number(gte=1))]
+
+
+def _recipe_under_flags(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Give every setting that no flag names the value it has in the recipe."""
+    from aoq.recipes import load_recipe, recipe_as_dict
+
+    given = {argument.name: argument.tokens for argument in arguments}
+    if not given.get("RECIPE"):
+        return
+    source = given["RECIPE"][0].value
+    behaviours: dict[str, Behaviour] = {"paper": "paper", "official": "official"}
+    flag = given["--behaviour"][0].value if given["--behaviour"] else ""
+    (command,) = commands
+    values = {command: recipe_as_dict(load_recipe(source, behaviour=behaviours.get(flag)))}
+    Dict(values, source=source)(app, commands, arguments)
+
+
+app.config = (_recipe_under_flags,)
+
+
+def first(runs: tuple[Path, ...]) -> Path:
+    """The first of the runs that are named: there has to be one."""
+    if not runs:
+        raise UserError("no run is named; give the folder of a trained model.")
+    return runs[0]
+
+
+def vacant(out: Path, *, force: bool) -> Path:
+    """A file that may be written."""
+    if out.is_dir() or (out.exists() and not force):
+        hint = "name a file" if out.is_dir() else "name another file or add --force"
+        raise UserError(f"{out} exists already; {hint}.")
+    return out
+
+
+def print_metrics(rows: dict[str, dict[str, Any]], *, title: str | None = None) -> None:
+    from rich.console import Console
+
+    from aoq.experiments.tables import metrics_table
+
+    Console().print(metrics_table(rows, title=title))
+
+
+def print_table(rows: list[tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def next_steps(*commands: str) -> None:
+    from aoq.progress import say
+
+    for command in commands:
+        say(f"next: {command}")
+
+
+def main() -> None:
+    """Run the command; a mistake of the user is one sentence and exit code 2."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app(exit_on_error=False, print_error=False)
+    except UserError as error:
+        _fail(error.problems)
+    except CycloptsError as error:
+        _fail([f"{error} See `{' '.join(('aoq', *(error.command_chain or ())))} --help`."])
+    except OSError as error:
+        reason = error.strerror or error
+        _fail(
+            [f"cannot read or write {error.filename or 'a file'} ({reason}); name another place."]
+        )
+    except TerminatedError:
+        _fail(["terminated; the same command continues where it stopped."], code=143)
+    except KeyboardInterrupt:
+        _fail(["interrupted; the same command continues where it stopped."], code=130)
+
+
+class TerminatedError(BaseException):
+    """SIGTERM, as an exception: what is half written is removed on the way out."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise TerminatedError
+
+
+def _fail(problems: Sequence[str], *, code: int = 2) -> None:
+    for problem in problems:
+        sys.stderr.write(f"error: {problem}\n")
+    sys.exit(code)

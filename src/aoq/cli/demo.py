@@ -1,0 +1,47 @@
+"""`aoq demo`: everything on the embedded data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aoq.cli.base import Flag, Size, app, next_steps, print_metrics
+
+
+@app.command
+def demo(
+    *, out: Path = Path("runs/demo"), size: Size = "small", seed: int = 0, force: Flag = False
+) -> None:
+    """Train four settings on the embedded data set, compare them and write a report.
+
+    Round one, mining, then round two with the losses online, OffTri, OffQuin and AdapOffQuin.
+    Interrupted, the same command continues.
+
+    Parameters
+    ----------
+    out
+        Folder of the demo's run.
+    size
+        Size of the data set.
+    seed
+        Seed of the training.
+    force
+        Start anew where `out` exists.
+    """
+    from aoq.experiments.demo import run_demo
+    from aoq.progress import say
+    from aoq.storage import RunDirectory
+
+    settings = run_demo(out, size=size, seed=seed, force=force)
+    print_metrics(
+        {setting.title: setting.result for setting in settings},
+        title="Test split, best epoch on dev, one seed",
+    )
+    say(f"the report: {RunDirectory(out).report}")
+    best = max(settings, key=lambda setting: float(setting.result["rsum"])).folder
+    data = out / f"scenes-{size}"
+    next_steps(
+        f"aoq evaluate {best} --split dev",
+        f"aoq mine {best}",
+        f"aoq run scenes-small --data {data} --out runs/other --seed 1",
+        f"aoq data check {data}",
+    )

@@ -1,0 +1,59 @@
+"""`aoq import`: runs of what others published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aoq.cli.base import Flag, app, next_steps
+from aoq.config import ModelName
+
+
+@app.command(name="import")
+def import_(
+    checkpoint: Path,
+    /,
+    *,
+    vocabulary: Path,
+    out: Path,
+    data: Path | None = None,
+    i2t: Path | None = None,
+    t2i: Path | None = None,
+    model: ModelName | None = None,
+    force: Flag = False,
+) -> None:
+    """Make a run of the files that SCAN, BFAN, VSRN, VSE++ or AOQ publish.
+
+    Nothing in these files is run; one that holds more than weights and options is refused.
+
+    Parameters
+    ----------
+    checkpoint
+        A model, .pth.tar.
+    vocabulary
+        The vocabulary it was trained with, .json or .pkl.
+    out
+        Folder of the run.
+    data
+        Data set of the run; the lists are checked against it.
+    i2t
+        Candidate lists of the images, .npy.
+    t2i
+        Candidate lists of the texts, .npy.
+    model
+        Which model it is, where the checkpoint does not tell.
+    force
+        Replace `out` if it is a run.
+    """
+    from aoq.training.imported import PublishedFiles, import_run
+
+    files = PublishedFiles(checkpoint=checkpoint, vocabulary=vocabulary, i2t=i2t, t2i=t2i)
+    run = import_run(out, files, data=data, model=model, force=force)
+    place = "" if data is not None else " --data FOLDER"
+    next_steps(f"aoq evaluate {out}{place}")
+    if i2t is None:
+        next_steps(f"aoq mine {out}{place}")
+    else:
+        lists = run.candidates
+        next_steps(
+            f"aoq train RECIPE --round two --candidates {lists} --data {data} --out ...",
+        )

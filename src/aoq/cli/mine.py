@@ -1,0 +1,229 @@
+"""`aoq mine`, `aoq mine inspect` and `aoq mine export`: candidate lists."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from aoq.cli.base import Count, Flag, app, first, next_steps, vacant
+from aoq.config import Precision
+from aoq.errors import UserError
+
+if TYPE_CHECKING:
+    from aoq.data.dataset import PairDataset
+    from aoq.mining.candidates import CandidateLists
+
+mine_app = App(name="mine")
+app.command(mine_app)
+
+
+@mine_app.default
+def mine(
+    *runs: Path,
+    out: Path | None = None,
+    data: Path | None = None,
+    proposals: Path | None = None,
+    sample: Annotated[int, Parameter(validator=Number(gte=0))] = 100,
+    depth_texts: Count | None = None,
+    depth_images: Count | None = None,
+    memory: str | None = None,
+    precision: Precision | None = None,
+    skip_first: int | None = None,
+    score_share: float | None = None,
+    equal_captions: bool | None = None,
+    near_captions: float | None = None,
+    force: Flag = False,
+) -> None:
+    """Rank the whole training set with a trained model and keep the hardest negatives.
+
+    Interrupted, the same command continues. With many cores or machines:
+    `torchrun --nproc-per-node 4 -m aoq mine RUN`.
+
+    Parameters
+    ----------
+    runs
+        Folder of a trained model; of several, their ensemble (mean score) mines.
+    out
+        File to write; default: candidates.safetensors in the first run.
+    data
+        Data set to mine; default: the one the model was trained on.
+    proposals
+        Deep lists of a faster model: for a model that is too slow to rank everything (scan, bfan),
+        which then ranks only what is in them.
+    sample
+        With --proposals: images, and texts, that are ranked against everything to tell how much
+        the proposals miss; 0 for none.
+    depth_texts
+        Hardest texts kept for each image; default, as of all that follows: the run's recipe.
+    depth_images
+        Hardest images kept for each text.
+    memory
+        Budget for lists, blocks of scores and what they are computed from, such as 4GiB.
+    precision
+        Round encodings to float16 or bfloat16 before they are scored.
+    skip_first
+        Against false negatives: leave the first so many candidates of every list out.
+    score_share
+        Against false negatives: drop what scores above this share of the best positive (0.95).
+    equal_captions
+        Against false negatives: drop captions with the words of one of the image's own.
+    near_captions
+        Against false negatives: drop captions that share so much of their words (0.8) with one.
+    force
+        Replace `out` if it exists.
+    """
+    from rich.console import Console
+
+    from aoq.experiments.mining_report import report_view
+    from aoq.mining.report import MiningReport, report_file
+    from aoq.processes import join_processes
+    from aoq.recipes import load_recipe
+    from aoq.storage import RunDirectory
+    from aoq.training.trained import mine_run
+
+    directory = RunDirectory(first(runs)).require_trained()
+    out = vacant(out or directory.candidates, force=force)
+    flags = {
+        "depth_texts": depth_texts,
+        "depth_images": depth_images,
+        "memory": memory,
+        "precision": precision,
+        "skip_first": skip_first,
+        "score_share": score_share,
+        "equal_captions": equal_captions,
+        "near_captions": near_captions,
+    }
+    changes: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    config = replace(load_recipe(directory.config).mining, **changes)
+    with join_processes() as processes:
+        mine_run(
+            runs,
+            out,
+            data=data,
+            config=config,
+            proposals=proposals,
+            sample=sample,
+            processes=processes,
+        )
+        if processes.is_first:
+            Console().print(report_view(MiningReport.load(report_file(out))))
+            place = "" if out == directory.candidates and data is None else " --data ..."
+            next_steps(f"aoq mine inspect {out}{place}")
+
+
+@mine_app.command
+def inspect(
+    lists: Path,
+    /,
+    *,
+    data: Path | None = None,
+    image: tuple[str, ...] = (),
+    text: tuple[str, ...] = (),
+    depth: Count = 10,
+    html: Path | None = None,
+    seed: int = 0,
+    force: Flag = False,
+) -> None:
+    """Show the candidate lists of some images and texts.
+
+    Parameters
+    ----------
+    lists
+        Candidate lists, as `aoq mine` writes them.
+    data
+        Data set that they were mined on; default: that of the run whose folder they are in.
+    image
+        Image to show, by id, file name or number; can be repeated.
+    text
+        Text to show, by id, number or (part of) its words; can be repeated.
+    depth
+        Candidates to show of each list.
+    html
+        Also write a page with pictures.
+    seed
+        Of the images and texts that are shown where none is named.
+    force
+        Replace `html` if it exists.
+    """
+    from rich.console import Console
+
+    from aoq.experiments.inspection import (
+        find_image,
+        find_text,
+        sample_anchors,
+        terminal_view,
+        write_inspection,
+    )
+    from aoq.progress import say
+
+    if html is not None:
+        vacant(html, force=force)
+    candidates, dataset = _open_lists(lists, data)
+    anchors = [find_image(dataset, wanted) for wanted in image]
+    anchors += [find_text(dataset, wanted) for wanted in text]
+    anchors = anchors or sample_anchors(dataset, seed=seed)
+    Console().print(terminal_view(candidates, dataset, anchors, depth=depth))
+    if html is not None:
+        write_inspection(html, candidates, dataset, anchors, depth=depth)
+        say(f"the page: {html}")
+
+
+@mine_app.command
+def export(
+    lists: Path,
+    /,
+    *,
+    data: Path | None = None,
+    out: Path,
+    form: Literal["jsonl", "npy"] = "jsonl",
+    depth: Count | None = None,
+    force: Flag = False,
+) -> None:
+    """Write candidate lists for other programs.
+
+    Parameters
+    ----------
+    lists
+        Candidate lists, as `aoq mine` writes them.
+    data
+        Data set that they were mined on; default: that of the run whose folder they are in.
+    out
+        Folder to write to: i2t and t2i, as .jsonl or .npy.
+    form
+        jsonl: lines of anchor, positive and negatives; npy: ids only, as the AOQ program has them.
+    depth
+        Candidates of each list to write, hardest first; default: all.
+    force
+        Replace files that exist.
+    """
+    from aoq.mining.export import export_lists
+    from aoq.mining.published import write_published_lists
+    from aoq.progress import say
+
+    i2t, t2i = (vacant(out / f"{side}.{form}", force=force) for side in ("i2t", "t2i"))
+    candidates, dataset = _open_lists(lists, data)
+    if form == "npy":
+        write_published_lists(candidates.cut(depth), i2t, t2i)
+    else:
+        export_lists(candidates, dataset, i2t, direction="i2t", depth=depth)
+        export_lists(candidates, dataset, t2i, direction="t2i", depth=depth)
+    say(f"written: {i2t} and {t2i}")
+
+
+def _open_lists(lists: Path, data: Path | None) -> tuple[CandidateLists, PairDataset]:
+    """Lists and the training set they belong to."""
+    from aoq.data.dataset import open_dataset
+    from aoq.mining.candidates import CandidateLists
+    from aoq.recipes import load_recipe
+    from aoq.storage import RunDirectory
+
+    config = RunDirectory(lists.parent).config
+    own = load_recipe(config).data if config.is_file() else ""
+    if data is None and not own:
+        raise UserError(f"{lists} is in no folder of a run with data; name its data with --data.")
+    dataset = open_dataset(data or Path(own), "train")
+    return CandidateLists.load(lists).require_fit(dataset, source=lists), dataset

@@ -1,0 +1,298 @@
+"""`aoq runs` and `aoq runs compare`: what was trained, how far it is, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import string
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cyclopts import App
+
+from aoq.cli.base import Json, app
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from aoq.experiments.runs import Comparison, Result, RunSummary
+
+runs_app = App(name="runs")
+app.command(runs_app)
+
+Order = Literal["path", "test", "dev", "time"]
+# What goes first where a terminal is too narrow for everything.
+_DISPENSABLE = ("seed", "time", "model", "age")
+_SHORTEST_PATH = 24
+# How a run's origin differs from the first one's: it is another, it has none, the first has none.
+_ANOTHER = {
+    "data": ("was trained on another data set than",) * 3,
+    "dev": ("was validated on another dev set than",) * 3,
+    "test": ("was judged on another test set than",) * 3,
+    "candidates": (
+        "drew from other candidate lists than",
+        "drew from no candidate lists, unlike",
+        "drew from candidate lists, unlike",
+    ),
+    "weights": (
+        "started from other weights than",
+        "started from scratch, unlike",
+        "started from trained weights, unlike",
+    ),
+}
+
+
+@runs_app.default
+def runs(*folders: Path, sort: Order = "path", as_json: Json = False) -> None:
+    """List runs: what they are, how far they have come, and their results.
+
+    Parameters
+    ----------
+    folders
+        Folders to search, with all that is in them; default: runs.
+    sort
+        By path; by rsum on test or dev, best first; or by time spent, longest first.
+    as_json
+        Print JSON for programs.
+    """
+    from aoq.experiments.runs import find_runs
+    from aoq.progress import say
+
+    default = Path("runs")
+    found = find_runs(folders or ([default] if default.is_dir() else []))
+    found.sort(key=lambda run: _sort_key(run, sort))
+    if as_json:
+        _print_json([run.as_dict() for run in found])
+    elif found:
+        _print_runs(found)
+    else:
+        places = ", ".join(map(str, folders)) or str(default)
+        say(
+            f"there are no runs in {places}; `aoq demo` makes some, and so does "
+            "`aoq run scenes-small --data FOLDER --out runs/first`."
+        )
+
+
+@runs_app.command
+def compare(*folders: Path, as_json: Json = False) -> None:
+    """Show the settings in which runs differ, and their results side by side.
+
+    Parameters
+    ----------
+    folders
+        Runs; of one with two rounds the last counts. Differences are to the first.
+    as_json
+        Print JSON for programs.
+    """
+    from rich.console import Console
+
+    from aoq.experiments.runs import compare_runs
+
+    comparison = compare_runs(folders)
+    if as_json:
+        _print_json(comparison.as_dict())
+        return
+    console = Console(highlight=False)
+    for part in _comparison_view(comparison):
+        console.print(part)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def _sort_key(run: RunSummary, order: Order) -> tuple[float, Path]:
+    """Best or longest first, then what has no such figure; by path where they are alike."""
+    figures = {
+        "path": 0.0,
+        "test": -1.0 if run.test is None else run.test["rsum"],
+        "dev": -1.0 if run.dev is None else run.dev.metrics["rsum"],
+        "time": run.seconds,
+    }
+    return -figures[order], run.path
+
+
+def _print_runs(found: list[RunSummary]) -> None:
+    """As much of the table as the terminal is wide for; a pipe or a file gets it all."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    rows = [_cells(run) for run in found]
+    longest = max(len(row["run"]) for row in rows)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = longest + _width_beside_paths(rows)
+    hidden: list[str] = []
+    for name in _DISPENSABLE:
+        if console.width - _width_beside_paths(rows) >= min(longest, _SHORTEST_PATH):
+            break
+        hidden.append(name)
+        rows = [{key: cell for key, cell in row.items() if key != name} for row in rows]
+    path_width = console.width - _width_beside_paths(rows)
+    view = _runs_view([row | {"run": _folded(row["run"], path_width)} for row in rows])
+    if hidden:
+        view.caption = f"left out for want of width: {', '.join(hidden)}"
+    console.print(view)
+
+
+def _width_beside_paths(rows: list[dict[str, str]]) -> int:
+    """Of all columns but the first, with the gaps before them."""
+    columns = [[name, *(row[name] for row in rows)] for name in rows[0] if name != "run"]
+    return sum(1 + max(len(line) for line in "\n".join(column).split("\n")) for column in columns)
+
+
+def _folded(path: str, width: int) -> str:
+    """A path on several lines, broken after slashes.
+
+    >>> _folded("runs/vsrn-f30k/round-two", 16)
+    'runs/vsrn-f30k/\\nround-two'
+    """
+    lines = [""]
+    for part in re.findall("[^/]*/|[^/]+", path):
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+def _cells(run: RunSummary) -> dict[str, str]:
+    """A line of the table by its headings."""
+    dev, test = run.dev, run.test or {}
+    return {
+        "run": str(run.path),
+        "model": run.recipe.model.name,
+        "loss": run.settings.loss.name,
+        "seed": str(run.recipe.seed),
+        "state": _state(run),
+        "dev rsum\n@ epoch": "" if dev is None else f"{dev.metrics['rsum']:.1f} @{dev.epoch:<2}",
+        "test\nrsum": f"{test['rsum']:.1f}" if test else "",
+        "R@1\ni2t": f"{test['i2t_r1']:.1f}" if test else "",
+        "R@1\nt2i": f"{test['t2i_r1']:.1f}" if test else "",
+        "time": _lasting(run.seconds),
+        "age": _lasting(max(time.time() - run.updated, 0), parts=1),
+    }
+
+
+def _runs_view(rows: list[dict[str, str]]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    view = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, caption_justify="left")
+    for heading in rows[0]:
+        is_word = heading in ("run", "model", "loss", "state")
+        view.add_column(
+            heading,
+            justify="left" if is_word else "right",
+            overflow="fold",
+            no_wrap=heading != "run",
+        )
+    for row in rows:
+        view.add_row(*(Text(cell) for cell in row.values()))
+    return view
+
+
+def _state(run: RunSummary) -> str:
+    """In a word or two, with the epoch where it is under way."""
+    epoch = f"{min(run.epochs_done + 1, run.settings.epochs)}/{run.settings.epochs}"
+    if run.collapsed and run.stage in ("training", "finished"):
+        return f"collapsed {epoch}"
+    return {"training": f"epoch {epoch}", "not finite": f"not finite {epoch}"}.get(
+        run.stage, run.stage
+    )
+
+
+def _lasting(seconds: float, *, parts: int = 2) -> str:
+    """A time in its one or two largest units.
+
+    >>> _lasting(42.3), _lasting(11_520), _lasting(11_520, parts=1)
+    ('42s', '3h 12m', '3h')
+    """
+    rest, shown = int(seconds), list[str]()
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count or shown or unit == "s":
+            shown.append(f"{count}{unit}")
+    return " ".join(shown[:parts])
+
+
+def _comparison_view(comparison: Comparison) -> Iterator[RenderableType]:
+    """Who is who, the settings, the results, and what else is not the same."""
+    from rich.text import Text
+
+    letters = string.ascii_uppercase
+    labels = [letters[at % 26] * (at // 26 + 1) for at in range(len(comparison.runs))]
+    for label, run in zip(labels, comparison.runs, strict=True):
+        yield Text(f"{label}  {run.path}")
+    yield ""
+    settings = comparison.settings
+    if settings:
+        view = _side_by_side("settings that differ", labels)
+        for name, values in settings.items():
+            shown = ("none" if value in (None, "") else str(value) for value in values)
+            view.add_row(name, *map(Text, shown))
+        yield view
+    else:
+        yield "no setting differs"
+    yield ""
+    yield _results_view(comparison, labels)
+    yield ""
+    yield from _origin_sentences(comparison, labels)
+
+
+def _origin_sentences(comparison: Comparison, labels: list[str]) -> Iterator[str]:
+    first = comparison.runs[0].origins
+    for name, others in comparison.origins.items():
+        another, has_none, first_has_none = _ANOTHER[name]
+        for at in others:
+            has_one = comparison.runs[at].origins[name] is not None
+            said = has_none if not has_one else first_has_none if first[name] is None else another
+            yield f"{labels[at]} {said} {labels[0]}."
+
+
+def _results_view(comparison: Comparison, labels: list[str]) -> Table:
+    """Figures, and beside each its difference to the first run's."""
+    runs = comparison.runs
+    view = _side_by_side("results", labels)
+    view.add_row("round", *(run.round for run in runs))
+    view.add_row("loss", *(run.settings.loss.name for run in runs))
+    view.add_row("state", *map(_state, runs))
+    view.add_row("time", *(_lasting(run.seconds) for run in runs))
+    view.add_row("best epoch", *("-" if run.dev is None else str(run.dev.epoch) for run in runs))
+    for result in comparison.results:
+        if any(value is not None for value in result.values):
+            view.add_row(_title(result.name), *_figures(result))
+    return view
+
+
+def _side_by_side(title: str, labels: list[str]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    view = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0))
+    view.add_column(title, no_wrap=True)
+    for label in labels:
+        view.add_column(label, overflow="fold")
+    return view
+
+
+def _title(name: str) -> str:
+    """What a figure is called.
+
+    >>> _title("test.i2t_r1"), _title("test.t2i_median_rank"), _title("dev.rsum")
+    ('test i2t R@1', 'test t2i median rank', 'dev rsum')
+    """
+    return re.sub(r"\br(?=\d)", "R@", re.sub(r"[._]", " ", name))
+
+
+def _figures(result: Result) -> list[str]:
+    """As wide as each other, so that they stand one below the other."""
+    cells = []
+    for value, difference in zip(result.values, result.differences, strict=True):
+        figure = f"{'-':>5}" if value is None else f"{value:5.1f}"
+        cells.append(figure if difference is None else f"{figure} {difference:+6.1f}")
+    return cells

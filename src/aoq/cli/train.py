@@ -1,0 +1,104 @@
+"""`aoq train` and `aoq run`: one round, or a whole recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from aoq.cli.base import PAPER, Flag, Settings, app, next_steps, print_metrics, print_table
+from aoq.errors import UserError
+
+
+@app.command
+def train(
+    recipe: str,
+    /,
+    *,
+    out: Path,
+    round: Literal["one", "two"] = "one",  # noqa: A002
+    start: Path | None = None,
+    force: Flag = False,
+    settings: Settings = PAPER,
+) -> None:
+    """Train one round.
+
+    Interrupted, the same command continues. With several GPUs or machines:
+    `torchrun --nproc-per-node 4 -m aoq train RECIPE ...`.
+
+    Parameters
+    ----------
+    recipe
+        A TOML file or the name of a recipe, such as scenes-small or vsrn-f30k+off-tri; `aoq
+        recipes` lists them.
+    out
+        Folder of the run; one that was started with the same settings is continued.
+    round
+        Round one, or round two with the lists of --candidates.
+    start
+        Run whose weights round two starts from, where its start_from says so.
+    force
+        Start anew where `out` exists.
+    """
+    from aoq.processes import join_processes
+    from aoq.storage import RunDirectory
+    from aoq.training.inputs import open_training_data
+    from aoq.training.two_rounds import train_round
+
+    if settings.candidates and round == "one":
+        raise UserError("--candidates is for round two; add --round two or leave it out.")
+    with join_processes() as processes:
+        data = open_training_data(settings)
+        train_round(out, settings, data, which=round, start=start, force=force, processes=processes)
+        if not processes.is_first:
+            return
+    next_steps(f"aoq evaluate {out}")
+    if round == "one":
+        lists = RunDirectory(out).candidates
+        next_steps(
+            f"aoq mine {out}",
+            f"aoq train {recipe} --round two --candidates {lists} --data {settings.data} --out ...",
+        )
+
+
+@app.command
+def run(
+    recipe: str,
+    /,
+    *,
+    out: Path,
+    plan: Flag = False,
+    force: Flag = False,
+    settings: Settings = PAPER,
+) -> None:
+    """Run a whole recipe: round one, mining, round two, evaluation.
+
+    Interrupted, the same command continues with the stage it stopped in. With several GPUs or
+    machines: `torchrun --nproc-per-node 4 -m aoq run RECIPE ...`.
+
+    Parameters
+    ----------
+    recipe
+        A TOML file or the name of a recipe, such as scenes-small or vsrn-f30k+off-tri; `aoq
+        recipes` lists them.
+    out
+        Folder of the run; one that was started with the same settings is continued.
+    plan
+        Only print steps, time, disk and memory, measured on a few steps; nothing is written.
+    force
+        Start anew where `out` exists.
+    """
+    from aoq.processes import join_processes
+    from aoq.training.two_rounds import ROUND_ONE, ROUND_TWO, run_recipe
+
+    if plan:
+        from aoq.training.plan import make_plan
+
+        print_table(make_plan(settings).rows())
+        return
+    with join_processes() as processes:
+        result = run_recipe(out, settings, force=force, processes=processes)
+        if not processes.is_first:
+            return
+    last = ROUND_ONE if settings.rounds == "one" else ROUND_TWO
+    print_metrics({last: result}, title=f"split {result['split']}")
+    next_steps(f"aoq evaluate {out / last} --split dev", f"aoq runs {out}")

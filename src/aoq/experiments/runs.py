@@ -1,0 +1,418 @@
+"""Runs as they lie on disk: what each is, how far it has come, and how some of them differ.
+
+Everything is read from the small files of a run directory (settings, origin, log, results), never
+from weights, so hundreds of runs are read at once and one under way is not disturbed. A log says
+what a run did last, not whether its process is alive; the time of its last line hints at that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from aoq.config import Recipe, RoundConfig
+from aoq.errors import UserError
+from aoq.experiments.tables import COLUMNS
+from aoq.progress import warn
+from aoq.recipes import load_recipe
+from aoq.storage import RunDirectory, read_json_lines
+
+Stage = Literal[
+    "not started", "training", "not finite", "stopped early", "mining", "finished", "imported"
+]
+Event = Mapping[str, Any]
+Metrics = Mapping[str, float]
+METRICS = tuple(key for _, key, _, _ in COLUMNS)
+ROUNDS = {"one": "round-one", "two": "round-two"}
+# Events that tell how far a run is, and the numbers without which a line of the log is no use.
+_NUMBERS: Mapping[str, tuple[str, ...]] = {
+    "start": ("epoch",),
+    "steps": ("epoch",),
+    "epoch": ("epoch",),
+    "validation": ("epoch", *METRICS),
+    "collapsed": ("epoch",),
+    "not_finite": ("epoch",),
+    "stopped_early": ("epoch",),
+    "mined": ("seconds",),
+    "evaluated": ("seconds",),
+    "imported": (),
+}
+_STEPS = b'{"event": "steps"'
+_NOT_SEARCHED = ("encodings", "tensorboard")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What a model was worth on dev after, or in, an epoch; counted from 1."""
+
+    epoch: int
+    metrics: Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One trained round, an imported model, or a run that has not begun."""
+
+    path: Path
+    recipe: Recipe
+    round: Literal["one", "two"]
+    "Of a run that has not begun the one it is to end with; one for imported models."
+    stage: Stage
+    epochs_done: int
+    dev: Validation | None
+    "The validation that chose the weights."
+    test: Metrics | None
+    "The newest result of these weights on the test set that the run was judged on first."
+    collapsed: bool
+    "The loss was seen on its plateau, and no validation since then was the best."
+    seconds: float
+    "Time spent on training, mining and judging, breaks left out."
+    updated: float
+    "When it last wrote to its log, in seconds since 1970."
+    origins: Mapping[str, str | None]
+    "Hashes of the data it was trained, validated and tested on, its lists and first weights."
+
+    @property
+    def settings(self) -> RoundConfig:
+        """Those of the round."""
+        return self.recipe.round_one if self.round == "one" else self.recipe.round_two
+
+    @classmethod
+    def read(cls, path: Path) -> RunSummary:
+        """The run in a folder; of one with rounds inside, the last round."""
+        run = RunDirectory(_last_round(path))
+        recipe = load_recipe(run.config)
+        origin = _read_origin(run)
+        events = _read_events(run)
+        which = _which_round(recipe, origin)
+        stage, done = _progress(events)
+        settings = recipe.round_one if which == "one" else recipe.round_two
+        if stage == "training" and done >= settings.epochs:
+            stage = "mining" if _is_to_mine(run, recipe, which, events) else "finished"
+        test = _read_test(run) if _test_is_current(events) else {}
+        hashes = {name: origin.get(name) for name in ("data", "dev", "candidates", "weights")}
+        return cls(
+            path=run.path,
+            recipe=recipe,
+            round=which,
+            stage=stage,
+            epochs_done=done,
+            dev=_chosen(events),
+            test={name: test[name] for name in METRICS} if test else None,
+            collapsed=_collapsed(events),
+            seconds=_seconds(events),
+            updated=events[-1]["time"] if events else run.config.stat().st_mtime,
+            origins={**hashes, "test": test.get("data")},
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs; all the settings are in the run's own folder."""
+        return {
+            "path": str(self.path),
+            "model": self.recipe.model.name,
+            "loss": self.settings.loss.name,
+            "seed": self.recipe.seed,
+            "round": self.round,
+            "stage": self.stage,
+            "epochs_done": self.epochs_done,
+            "epochs": self.settings.epochs,
+            "collapsed": self.collapsed,
+            "dev": None if self.dev is None else {"epoch": self.dev.epoch, **self.dev.metrics},
+            "test": None if self.test is None else dict(self.test),
+            "seconds": self.seconds,
+            "updated": self.updated,
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """One figure of several runs, and how far each is from the first."""
+
+    name: str
+    "Split and metric: `test.i2t_r1`."
+    values: tuple[float | None, ...]
+
+    @property
+    def differences(self) -> tuple[float | None, ...]:
+        """None for the first, and where there is nothing to compare."""
+        first, *others = self.values
+        return (
+            None,
+            *(
+                None if first is None or value is None else round(value - first, 3)
+                for value in others
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side; all differences are to the first."""
+
+    runs: tuple[RunSummary, ...]
+
+    @property
+    def settings(self) -> dict[str, tuple[Any, ...]]:
+        """The settings that are not the same in all, by dotted name: `round_two.loss.name`."""
+        tables = [_dotted(asdict(run.recipe)) for run in self.runs]
+        rows = {name: tuple(table[name] for table in tables) for name in tables[0]}
+        return {name: row for name, row in rows.items() if any(v != row[0] for v in row)}
+
+    @property
+    def results(self) -> list[Result]:
+        """The validation that chose the weights, then the test."""
+        dev = tuple(None if run.dev is None else run.dev.metrics["rsum"] for run in self.runs)
+        tests = [run.test or {} for run in self.runs]
+        return [
+            Result("dev.rsum", dev),
+            *(Result(f"test.{key}", tuple(test.get(key) for test in tests)) for key in METRICS),
+        ]
+
+    @property
+    def origins(self) -> dict[str, tuple[int, ...]]:
+        """Which runs, by position, have another origin than the first: `data`, `candidates`, ...
+
+        A data set that is not known is not another one; no lists and no weights are.
+        """
+        first, *others = (run.origins for run in self.runs)
+        found = {
+            name: tuple(
+                position
+                for position, origin in enumerate(others, start=1)
+                if origin[name] != first[name]
+                and (name in ("candidates", "weights") or None not in (origin[name], first[name]))
+            )
+            for name in first
+        }
+        return {name: positions for name, positions in found.items() if positions}
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "runs": [run.as_dict() for run in self.runs],
+            "settings": {name: list(values) for name, values in self.settings.items()},
+            "results": {
+                result.name: {
+                    "values": list(result.values),
+                    "differences": list(result.differences),
+                }
+                for result in self.results
+            },
+            "other_origins": {name: list(runs) for name, runs in self.origins.items()},
+        }
+
+
+def find_runs(roots: Iterable[Path]) -> list[RunSummary]:
+    """Every run in or below some folders, ordered by path.
+
+    A folder that only holds rounds is not listed besides them. One that looks like a run but
+    cannot be read as one is left out with a warning.
+    """
+    folders = {folder.resolve(): folder for root in roots for folder in _folders_below(root)}
+    holders = {parent for folder in folders for parent in folder.parents}
+    found = []
+    for resolved, folder in folders.items():
+        if resolved in holders and not _is_begun(folder):
+            continue
+        try:
+            found.append(RunSummary.read(folder))
+        except (UserError, OSError) as error:
+            warn(f"{folder} is left out, it cannot be read as a run: {error}")
+    return sorted(found, key=lambda summary: summary.path)
+
+
+def compare_runs(paths: Sequence[Path]) -> Comparison:
+    """Two runs or more side by side; of one with two rounds, the last."""
+    if len(paths) < 2:
+        raise UserError("a comparison needs two runs or more; name their folders.")
+    return Comparison(tuple(RunSummary.read(path) for path in paths))
+
+
+def _folders_below(root: Path) -> list[Path]:
+    """Folders with settings in them. Hidden ones, encodings and boards are not searched."""
+    if not root.is_dir():
+        raise UserError(f"{root} is no folder; name one with runs in it.")
+
+    def unreadable(error: OSError) -> None:
+        warn(f"{error.filename} is left out, it cannot be read: {error.strerror}")
+
+    folders = []
+    for place, below, _ in os.walk(root, onerror=unreadable):
+        below[:] = [name for name in below if name[0] != "." and name not in _NOT_SEARCHED]
+        if RunDirectory(Path(place)).config.is_file():
+            folders.append(Path(place))
+    return folders
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether a round was begun in this very folder, or a model imported to it."""
+    run = RunDirectory(path)
+    return run.events.is_file() or run.origin.is_file()
+
+
+def _last_round(path: Path) -> Path:
+    """The folder itself, unless it is one with rounds inside."""
+    run = RunDirectory(path)
+    if not run.config.is_file():
+        raise UserError(f"{path} is no run: it has no {run.config.name}; name a folder with one.")
+    rounds = sorted(config.parent for config in path.glob(f"*/{run.config.name}"))
+    if _is_begun(path) or not rounds:
+        return path
+    last = path / ROUNDS["one" if load_recipe(run.config).rounds == "one" else "two"]
+    if last not in rounds:
+        names = ", ".join(map(str, rounds))
+        raise UserError(f"{path} has no {last.name} to look at (yet); name one of {names}.")
+    return last
+
+
+def _read_origin(run: RunDirectory) -> dict[str, Any]:
+    if not run.origin.is_file():
+        return {}
+    try:
+        origin = json.loads(run.origin.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{run.origin} is no JSON file: {error}.") from None
+    if not isinstance(origin, dict):
+        raise UserError(f"{run.origin} holds {type(origin).__name__}; expected an object.")
+    return origin
+
+
+def _which_round(recipe: Recipe, origin: Mapping[str, Any]) -> Literal["one", "two"]:
+    begun = origin.get("round")
+    is_one = begun == "one" if begun else "imported" in origin or recipe.rounds == "one"
+    return "one" if is_one else "two"
+
+
+def _read_events(run: RunDirectory) -> list[Event]:
+    """The lines of a log that tell how far the run is; others, and damaged ones, are left out.
+
+    Nearly all of a log sums up steps, and of several such lines in a row only the last counts.
+    """
+    if not run.events.is_file():
+        return []
+    lines = run.events.read_bytes().splitlines()
+    events: list[Event] = []
+    for line, following in pairwise([*lines, b""]):
+        is_summed_up = line.startswith(_STEPS) and following.startswith(_STEPS)
+        if is_summed_up and following.endswith(b"}"):
+            continue
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        numbers = _NUMBERS.get(str(event.get("event"))) if isinstance(event, dict) else None
+        if numbers is not None and all(_is_number(event.get(name)) for name in ("time", *numbers)):
+            events.append(event)
+    return events
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _progress(events: Sequence[Event]) -> tuple[Stage, int]:
+    """What a round did last, and its finished epochs.
+
+    An epoch is finished with the validation that follows its steps; a round that was killed
+    goes on from a saved state, which its next start names.
+    """
+    stage: Stage = "not started"
+    done, trained = 0, 0
+    for event in events:
+        match event["event"]:
+            case "imported":
+                stage = "imported"
+            case "start":
+                done, trained = event["epoch"], 0
+                stage = "training" if stage == "not started" else stage
+            case "steps" | "epoch" as kind:
+                stage = "training"
+                trained = event["epoch"] if kind == "epoch" else trained
+            case "validation" if event["epoch"] == trained:
+                done = trained
+            case "not_finite":
+                stage = "not finite"
+            case "stopped_early":
+                stage = "stopped early"
+    return stage, done
+
+
+def _is_to_mine(
+    run: RunDirectory, recipe: Recipe, which: Literal["one", "two"], events: Sequence[Event]
+) -> bool:
+    """Whether this is the first round of a whole recipe, which then mines, and has not yet."""
+    whole = RunDirectory(run.path.absolute().parent)
+    needs_lists = recipe.round_two.loss.needs_candidates and not recipe.candidates
+    is_first = which == "one" and recipe.rounds == "both" and whole.config.is_file()
+    is_mined = whole.candidates.is_file() or any(event["event"] == "mined" for event in events)
+    return is_first and needs_lists and not is_mined
+
+
+def _last(events: Sequence[Event], kind: str, **fields: object) -> int:
+    """The position of the last such event; -1 if there is none."""
+    wanted = {"event": kind, **fields}
+    return max(
+        (at for at, event in enumerate(events) if wanted.items() <= event.items()), default=-1
+    )
+
+
+def _chosen(events: Sequence[Event]) -> Validation | None:
+    at = _last(events, "validation", best=True)
+    if at < 0:
+        return None
+    return Validation(events[at]["epoch"], {name: events[at][name] for name in METRICS})
+
+
+def _collapsed(events: Sequence[Event]) -> bool:
+    return _last(events, "collapsed") > _last(events, "validation", best=True)
+
+
+def _test_is_current(events: Sequence[Event]) -> bool:
+    """False where the weights were replaced by better ones after they were judged."""
+    judged = _last(events, "evaluated", split="test")
+    return judged < 0 or judged > _last(events, "validation", best=True)
+
+
+def _read_test(run: RunDirectory) -> dict[str, Any]:
+    """The newest result on the test set that was the first; not of ensembles, which have a plus."""
+    results = [
+        line
+        for line in read_json_lines(run.results)
+        if isinstance(line, dict)
+        and line.get("split") == "test"
+        and "+" not in str(line.get("model"))
+        and all(_is_number(line.get(name)) for name in METRICS)
+    ]
+    return next((line for line in results[::-1] if line.get("data") == results[0].get("data")), {})
+
+
+def _seconds(events: Sequence[Event]) -> float:
+    """Training lasts from each start to the last line before the next; the rest says it itself."""
+    total, before = 0.0, math.inf
+    for event in events:
+        if "seconds" in _NUMBERS[event["event"]]:
+            total += event["seconds"]
+        else:
+            if event["event"] != "start":
+                total += max(event["time"] - before, 0.0)
+            before = event["time"]
+    return round(total, 2)
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one.
+
+    >>> _dotted({"seed": 1, "model": {"name": "scan"}})
+    {'seed': 1, 'model.name': 'scan'}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        inner = isinstance(value, Mapping)
+        flat |= _dotted(value, f"{prefix}{name}.") if inner else {prefix + name: value}
+    return flat

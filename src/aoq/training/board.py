@@ -1,0 +1,81 @@
+"""The curves of a run for TensorBoard, where that is installed; elsewhere nothing is written.
+
+    tensorboard --logdir runs
+
+It shows what `events.jsonl` holds, and the distributions that the log has only quantiles of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aoq.training.statistics import StepStatistics, Values
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class Board:
+    """Writes to the TensorBoard folder of a run; without a folder it does nothing.
+
+    A run that was killed goes on from its last saved state and takes the steps after it again.
+    So the first step that is written hides whatever was written before from that step on
+    (SummaryWriter's `purge_step`); a run that has nothing left to do hides nothing. TensorBoard's
+    fast loader overlooks the mark and hides old points curve by curve, as each is written again.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._writer: SummaryWriter | None = None
+
+    def write(self, step: int, statistics: StepStatistics) -> None:
+        """The window of steps that ends with `step`."""
+        if self.folder is None:
+            return
+        summary = statistics.summary()
+        if not summary["steps"]:
+            return
+        scalars = {f"loss/{name}": value for name, value in summary["loss"].items()}
+        scalars |= {f"active/{name}": value for name, value in summary["active"].items()}
+        scalars["speed/steps_per_second"] = summary["steps_per_second"]
+        if "weights" in summary:
+            scalars["weights/below_zero"] = summary["weights"]["below_zero"]
+        values = statistics.values()
+        self._write(step, scalars, {f"distribution/{name}": values[name] for name in values})
+
+    def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The validation after `step`."""
+        if self.folder is not None:
+            self._write(step, {f"validation/{name}": metrics[name] for name in metrics}, {})
+
+    def _write(
+        self, step: int, scalars: Mapping[str, float], histograms: Mapping[str, Values]
+    ) -> None:
+        """Written through at once: a kill must not lose steps that are not taken again."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self.folder), purge_step=step)
+        for tag, value in scalars.items():
+            self._writer.add_scalar(tag, value, step)
+        for tag, values in histograms.items():
+            self._writer.add_histogram(tag, values, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+@contextmanager
+def step_board(folder: Path | None) -> Iterator[Board]:
+    """The board of a run, closed at the end; one that does nothing where TensorBoard is missing."""
+    board = Board(folder if find_spec("tensorboard") is not None else None)
+    try:
+        yield board
+    finally:
+        board.close()

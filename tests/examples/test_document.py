@@ -1,0 +1,32 @@
+"""The document on own models shows the examples as they are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "own-model.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)\n```", DOCUMENT, flags=re.DOTALL)
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def indented(block: str, spaces: int) -> str:
+    lines = block.splitlines()
+    return "".join(f"{' ' * spaces}{line}\n" if line else "\n" for line in lines)
+
+
+def test_every_example_is_in_the_document():
+    assert [path.name for path in EXAMPLES] == ["clip.py", "own_loop.py", "own_model.py"]
+    assert all(f"examples/{path.name}" in DOCUMENT for path in EXAMPLES)
+    assert len(BLOCKS) == 8
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_every_piece_of_code_is_in_an_example(block):
+    sources = [path.read_text(encoding="utf-8") for path in EXAMPLES]
+    assert any(
+        f"\n{indented(block, spaces)}" in source for source in sources for spaces in (0, 4, 8)
+    )

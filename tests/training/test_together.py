@@ -1,0 +1,79 @@
+"""Several processes take the steps of one: the same losses, gradients and weights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aoq.recipes import save_recipe
+from aoq.storage import RunDirectory, read_json_lines
+from aoq.training.two_rounds import run_recipe
+from tests.training.steps_together import CASES, STEPS, train
+from tests.training.test_round import small_recipe, weights
+
+ROOT = Path(__file__).parents[2]
+
+
+def torchrun(*command: object, cwd: Path = ROOT) -> None:
+    """Two processes on this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    arguments = [*launcher, "--standalone", *map(str, command)]
+    done = subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory):
+    """What each of two processes got."""
+    out = tmp_path_factory.mktemp("together") / "steps.json"
+    torchrun("-m", "tests.training.steps_together", out)
+    return [json.loads(out.with_suffix(f".{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "vsrn"])
+def test_two_processes_take_the_steps_of_one(by_two, case):
+    alone = train(case, **CASES[case])
+    for process in by_two:
+        assert len(process[case]["terms"]) == STEPS
+        for two, one in zip(process[case]["terms"], alone["terms"], strict=True):
+            assert two == pytest.approx(one, abs=1e-5, rel=1e-5)
+        np.testing.assert_allclose(process[case]["weights"], alone["weights"], atol=2e-5)
+    assert len({json.dumps(process[case]["weights"]) for process in by_two}) == 1
+
+
+def test_a_model_with_batch_norm_and_dropout_trains_in_two_processes(by_two):
+    """Its batch norm sees the share, so the numbers are others; the weights stay the same."""
+    first, second = (process["vsrn"] for process in by_two)
+    assert first["weights"] == second["weights"]
+    assert np.isfinite(first["weights"]).all()
+    totals = [sum(terms.values()) for terms in first["terms"]]
+    assert np.mean(totals[-5:]) < np.mean(totals[:5])
+
+
+def test_a_whole_recipe_runs_in_two_processes_and_is_continued_by_them(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    recipe = replace(recipe, model=replace(recipe.model, name="bfan"))
+    save_recipe(recipe, tmp_path / "recipe.toml")
+    command = ("-m", "aoq", "run", tmp_path / "recipe.toml", "--out")
+    torchrun(*command, tmp_path / "two")
+    alone = run_recipe(tmp_path / "one", recipe)
+    for stage in ("round-one", "round-two"):
+        one, two = weights(tmp_path / "one" / stage), weights(tmp_path / "two" / stage)
+        for name, value in one.items():
+            np.testing.assert_allclose(two[name], value, atol=1e-4, err_msg=name)
+    results = read_json_lines(RunDirectory(tmp_path / "two" / "round-two").results)
+    assert len(results) == 1
+    assert results[0]["rsum"] == pytest.approx(alone["rsum"], abs=20)
+
+    last = RunDirectory(tmp_path / "two" / "round-two")
+    before = weights(last.path)
+    for file in (last.trainer, last.model, last.results):
+        file.unlink()
+    torchrun(*command, tmp_path / "two")
+    assert all(np.array_equal(before[name], value) for name, value in weights(last.path).items())

@@ -1,0 +1,239 @@
+"""The stages of a recipe, what it leaves out, and the guards and the log of a round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from aoq.config import LossConfig
+from aoq.data.collate import Collator
+from aoq.errors import UserError
+from aoq.storage import RunDirectory, read_json_lines
+from aoq.training import round as round_module
+from aoq.training.checkpoint import load_own_model, load_run, load_weights, save_weights
+from aoq.training.inputs import TrainingData, open_training_data
+from aoq.training.statistics import CollapseWatch
+from aoq.training.trained import mine_run
+from aoq.training.two_rounds import run_recipe, train_round
+from tests.training.test_round import assert_same_weights, small_recipe, validations, weights
+
+
+def events(path, kind):
+    lines = read_json_lines(RunDirectory(path).events)
+    return [line for line in lines if line["event"] == kind]
+
+
+def with_round_two(recipe, **changes):
+    return replace(recipe, round_two=replace(recipe.round_two, **changes))
+
+
+def test_the_online_baseline_is_round_one_alone(tmp_path, precomp):
+    recipe = replace(small_recipe(precomp), rounds="one")
+    result = run_recipe(tmp_path / "run", recipe)
+    assert result["split"] == "test"
+    assert not (tmp_path / "run" / "round-two").exists()
+    assert not RunDirectory(tmp_path / "run").candidates.exists()
+    both = small_recipe(precomp)
+    run_recipe(tmp_path / "both", both)
+    assert_same_weights(tmp_path / "run" / "round-one", tmp_path / "both" / "round-one")
+
+
+def test_with_a_teacher_s_lists_there_is_no_round_one(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    run_recipe(tmp_path / "teacher", recipe)
+    lists = RunDirectory(tmp_path / "teacher").candidates
+    student = replace(
+        recipe, candidates=str(lists), model=replace(recipe.model, name="bfan", focal="equal")
+    )
+    run_recipe(tmp_path / "student", student)
+    assert not (tmp_path / "student" / "round-one").exists()
+    assert (tmp_path / "student" / "round-two" / "model.safetensors").is_file()
+    own = replace(recipe, candidates=str(lists))
+    run_recipe(tmp_path / "own", own)
+    assert_same_weights(tmp_path / "own" / "round-two", tmp_path / "teacher" / "round-two")
+
+
+def test_fine_tuning_starts_from_the_best_weights_of_round_one(tmp_path, precomp):
+    recipe = with_round_two(small_recipe(precomp), start_from="round_one", learning_rate=1e-12)
+    run_recipe(tmp_path / "run", recipe)
+    one = load_run(tmp_path / "run" / "round-one").model.state_dict()
+    two = load_run(tmp_path / "run" / "round-two").model.state_dict()
+    for name, value in one.items():
+        if "running" not in name and "tracked" not in name:
+            torch.testing.assert_close(two[name], value, atol=1e-6, rtol=0)
+    data = open_training_data(recipe)
+    with pytest.raises(UserError, match="--start"):
+        train_round(
+            tmp_path / "alone",
+            recipe,
+            data,
+            which="two",
+            candidates=RunDirectory(tmp_path / "run").candidates,
+        )
+
+
+def test_a_fine_tuned_round_is_not_continued_from_other_weights(tmp_path, precomp):
+    recipe = with_round_two(small_recipe(precomp), start_from="round_one")
+    run_recipe(tmp_path / "run", recipe)
+    run_recipe(tmp_path / "other", replace(recipe, seed=5))
+    with pytest.raises(UserError, match="started with another weights"):
+        train_round(
+            tmp_path / "run" / "round-two",
+            recipe,
+            open_training_data(recipe),
+            which="two",
+            candidates=RunDirectory(tmp_path / "run").candidates,
+            start=tmp_path / "other" / "round-one",
+        )
+
+
+def test_a_round_gives_up_when_validation_no_longer_improves(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    settings = replace(recipe.round_one, epochs=30, patience=2, learning_rate=1e-9)
+    recipe = replace(recipe, round_one=settings)
+    data = open_training_data(recipe)
+    state = train_round(tmp_path / "run", recipe, data, which="one")
+    rsums = [line["rsum"] for line in validations(tmp_path / "run")]
+    assert state.epoch == len(rsums) < 30
+    assert max(rsums[-2:]) <= max(rsums[:-2])
+    (stopped,) = events(tmp_path / "run", "stopped_early")
+    assert stopped["epoch"] == state.epoch
+    again = train_round(tmp_path / "run", recipe, data, which="one")
+    assert again == state
+
+
+def test_parts_of_a_step_add_up_to_its_gradient(tmp_path, precomp):
+    """Without in-batch negatives, the parts know all that the whole knows."""
+    recipe = small_recipe(precomp)
+    recipe = replace(recipe, model=replace(recipe.model, name="vse"))
+    data = open_training_data(recipe)
+    train_round(tmp_path / "teacher", recipe, data, which="one")
+    mine_run(tmp_path / "teacher", tmp_path / "lists.safetensors")
+    final = []
+    for parts in (1, 3):
+        settings = {"loss": LossConfig(name="only_offline"), "accumulate": parts, "epochs": 1}
+        train_round(
+            tmp_path / f"{parts}",
+            with_round_two(recipe, **settings),
+            data,
+            which="two",
+            candidates=tmp_path / "lists.safetensors",
+        )
+        final.append(weights(tmp_path / f"{parts}"))
+    for name, value in final[0].items():
+        torch.testing.assert_close(final[1][name], value, atol=1e-5, rtol=1e-4)
+
+
+def test_the_log_tells_terms_active_hinges_scores_and_weights(tmp_path, precomp):
+    recipe = with_round_two(small_recipe(precomp), log_every=2)
+    run_recipe(tmp_path / "run", recipe)
+    lines = events(tmp_path / "run" / "round-two", "steps")
+    assert [line["step"] for line in lines[:2]] == [2, 4]
+    for line in lines:
+        terms = {f"{side}_{kind}" for side in ("i2t", "t2i") for kind in ("online", "derived")}
+        assert terms <= set(line["loss"])
+        assert terms <= set(line["active"])
+        assert set(line["scores"]) == {"positive", "online", "offline"}
+        assert 0 <= line["weights"]["below_zero"] <= 1
+    assert "weights" not in events(tmp_path / "run" / "round-one", "steps")[0]
+
+
+def test_a_collapsed_loss_is_told_once_with_what_to_do(tmp_path, precomp, monkeypatch, capsys):
+    monkeypatch.setattr(
+        round_module, "CollapseWatch", lambda margin: CollapseWatch(margin, patience=3)
+    )
+    recipe = small_recipe(precomp)
+    settings = replace(recipe.round_one, learning_rate=1e-12)
+    model = replace(recipe.model, name="own")
+
+    class Constant(nn.Module):
+        """Scores everything alike."""
+
+        def __init__(self):
+            super().__init__()
+            self.value = nn.Parameter(torch.zeros(1))
+
+        def encode_images(self, regions):
+            from aoq.types import Encoding
+
+            return Encoding(torch.ones(len(regions), 2) + self.value)
+
+        def encode_texts(self, texts):
+            from aoq.types import Encoding
+
+            return Encoding(torch.ones(len(texts.tokens), 2) + self.value)
+
+        def score_matrix(self, images, texts):
+            return images.vectors @ texts.vectors.T
+
+        def score_pairs(self, images, texts):
+            return (images.vectors * texts.vectors).sum(dim=1)
+
+    recipe = replace(recipe, round_one=settings, model=model)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "run", recipe, data, which="one", make_model=Constant)
+    assert len(events(tmp_path / "run", "collapsed")) == 1
+    message = " ".join(capsys.readouterr().err.split())
+    assert "2 x batch x margin" in message
+    assert "warmup-epochs" in message
+
+
+def test_a_run_of_one_s_own_model_can_only_be_opened_by_who_brings_it(tmp_path, precomp):
+    recipe = replace(small_recipe(precomp), rounds="one")
+    data = open_training_data(recipe)
+    build = data.builder(recipe.model)
+    run_recipe(tmp_path / "run", recipe, data=data, make_model=build)
+    with pytest.raises(UserError, match="make_model"):
+        load_run(tmp_path / "run" / "round-one")
+    model = load_own_model(tmp_path / "run" / "round-one", build)
+    assert not model.training
+    plain = run_recipe(tmp_path / "plain", recipe)
+    own = run_recipe(tmp_path / "run", recipe, data=data, make_model=build)
+    assert own["rsum"] == plain["rsum"]
+
+
+def test_data_that_no_model_of_the_library_reads_ask_for_one_that_does(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    bare = TrainingData(
+        train=Collator(data.train.dataset, lambda caption: [1, 2]),
+        dev=Collator(data.dev.dataset, lambda caption: [1, 2]),
+    )
+    with pytest.raises(UserError, match="make_model"):
+        run_recipe(tmp_path / "run", recipe, data=bare)
+
+
+def test_the_images_of_a_batch_that_breaks_the_loss_are_named(tmp_path, precomp):
+    features = np.load(precomp / "train_ims.npy")
+    recipe = replace(small_recipe(precomp), rounds="one")
+    data = open_training_data(recipe)
+    features[3] = np.nan  # after the check
+    broken = replace(data.train.dataset, features=features)
+    data = replace(data, train=data.train.with_dataset(broken))
+    with pytest.raises(UserError, match="no longer finite") as error:
+        train_round(tmp_path / "run", recipe, data, which="one")
+    (line,) = events(tmp_path / "run", "not_finite")
+    assert len(line["images"]) == len(line["captions"]) == recipe.round_one.batch_size
+    assert broken.image_ids[3] in line["images"]
+    assert line["images"][0] in str(error.value)
+
+
+def test_weights_that_are_shared_or_turned_are_kept(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(4, 3)
+            self.output = nn.Linear(3, 4, bias=False)
+            self.output.weight = self.words.weight
+            self.turned = nn.Parameter(torch.randn(2, 3).T)
+
+    first, second = Tied(), Tied()
+    save_weights(tmp_path / "model.safetensors", first, feature_width=None)
+    load_weights(tmp_path / "model.safetensors", second)
+    for name, value in first.state_dict().items():
+        assert torch.equal(second.state_dict()[name], value)
+    assert second.output.weight is second.words.weight
