@@ -36,7 +36,8 @@ def test_help_names_every_command_and_costs_less_than_half_a_second_of_cpu():
     done = aoq("--help")
     after = os.times()
     assert done.returncode == 0
-    for command in ("demo", "data", "train", "mine", "run", "evaluate", "import"):
+    commands = ("demo", "data", "recipes", "train", "mine", "run", "runs", "evaluate", "import")
+    for command in commands:
         assert command in done.stdout
     cpu = after.children_user + after.children_system
     cpu -= before.children_user + before.children_system

@@ -1,21 +1,14 @@
-"""Minutes rather than seconds: real photos from file to result, and kills at random moments."""
+"""Minutes rather than seconds: real photos from file to result."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-
-from aoq.recipes import save_recipe
-from aoq.training.two_rounds import run_recipe
-from tests.training.test_round import assert_same_weights, small_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -51,24 +44,3 @@ def test_real_photos_go_from_a_token_file_to_a_result(tmp_path):
     ]
     assert results[0] == results[1]
     assert results[0]["rsum"] > 75  # chance is about 55
-
-
-@pytest.mark.parametrize("moment", range(10))
-def test_a_run_killed_at_a_random_moment_continues_to_the_same_weights(tmp_path, precomp, moment):
-    recipe = small_recipe(precomp)
-    save_recipe(recipe, tmp_path / "recipe.toml")
-    command = [sys.executable, "-m", "aoq", "run", tmp_path / "recipe.toml", "--out"]
-    whole = time.monotonic()
-    run_recipe(tmp_path / "whole", recipe)
-    whole = time.monotonic() - whole
-    out = tmp_path / "killed"
-    process = subprocess.Popen([*command, out], stderr=subprocess.DEVNULL)
-    while not out.exists() and process.poll() is None:
-        time.sleep(0.001)
-    time.sleep(random.Random(moment).uniform(0, whole))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    continued = subprocess.run([*command, out], capture_output=True, text=True, check=False)
-    assert continued.returncode == 0, continued.stderr
-    for name in ("round-one", "round-two"):
-        assert_same_weights(tmp_path / "whole" / name, out / name)

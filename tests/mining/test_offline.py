@@ -17,8 +17,9 @@ from aoq.errors import UserError
 from aoq.mining.candidates import Provenance
 from aoq.mining.offline import mine, mine_together
 from aoq.mining.sides import Side
-from aoq.mining.sweep import Sweep, worker_threads
+from aoq.mining.sweep import Sweep, evenly_spread
 from aoq.mining.toplists import TopLists, ids_of
+from aoq.mining.workers import worker_threads
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.scoring.precision import Rounded
@@ -248,6 +249,45 @@ def test_the_number_of_threads_changes_no_bit(count):
             np.testing.assert_array_equal(getattr(lists, name), getattr(alone, name))
 
 
+@pytest.fixture
+def ranked_again(monkeypatch):
+    """How many anchors are ranked again, each time."""
+    counts = []
+    rank = Side.rank
+
+    def spied(side, anchor_ids, **options):
+        counts.append(len(anchor_ids))
+        return rank(side, anchor_ids, **options)
+
+    monkeypatch.setattr(Side, "rank", spied)
+    return counts
+
+
+def falling_vectors(*, width):
+    """The first images and texts score highest, so that floors are too high."""
+    random = np.random.default_rng(4)
+    images = random.normal(size=(300, width)) * np.linspace(3, 1, 300)[:, None]
+    texts = random.normal(size=(1500, width)) * np.geomspace(3, 1, 1500)[:, None]
+    return embedded(images, texts), five_texts_an_image(300, 1500)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_anchors_that_are_ranked_again_get_the_same_bits_from_any_number_of_threads(
+    ranked_again, precision
+):
+    """Vectors are so wide that torch would share a sum among threads."""
+    encoded, positives = falling_vectors(width=2000)
+    settings = {"depth_texts": 60, "depth_images": 8, "block_size": 40, "precision": precision}
+    with threads(1):
+        alone = mined(encoded, positives, **settings)
+    assert len(ranked_again) == 2
+    with threads(2):
+        lists = mined(encoded, positives, **settings)
+    assert ranked_again[2:] == ranked_again[:2]
+    for name in ("i2t", "i2t_scores", "t2i", "t2i_scores"):
+        np.testing.assert_array_equal(getattr(lists, name), getattr(alone, name))
+
+
 class Failing(InnerProduct):
     """Scores a few blocks, then fails."""
 
@@ -292,10 +332,45 @@ def test_an_interruption_of_the_one_who_waits_ends_the_threads(monkeypatch):
 
 
 def test_every_thread_computes_by_itself():
-    with threads(3), worker_threads("cpu") as workers:
-        assert workers.count == 3
-        assert workers.pool.submit(torch.get_num_threads).result() == 1
-    assert torch.get_num_threads() == 1
+    with threads(3):
+        with worker_threads("cpu") as workers:
+            assert workers.count == 3
+            assert workers.pool.submit(torch.get_num_threads).result() == 1
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+        with worker_threads("meta") as workers:
+            assert workers.count == 1
+
+
+def test_threads_read_a_few_arguments_ahead_and_answer_in_order():
+    read = []
+
+    def numbers():
+        for number in range(50):
+            read.append(number)
+            yield number
+
+    def slower_at_first(number, factor):
+        threading.Event().wait(0.02 / (number + 1))
+        return number * factor
+
+    with threads(3), worker_threads() as workers:
+        results = []
+        for result in workers.map(slower_at_first, numbers(), [2] * 50):
+            results.append(result)
+            assert len(read) - len(results) <= workers.count
+    assert results == list(range(0, 100, 2))
+
+
+@pytest.mark.parametrize(("total", "count"), [(0, 5), (1, 5), (5, 5), (7, 1), (7, 0), (1000, 256)])
+def test_what_is_evenly_spread_rises_in_equal_steps_from_the_first_to_the_last(total, count):
+    ids = evenly_spread(total, count)
+    assert len(ids) == min(total, count)
+    assert set(np.diff(ids).tolist()) <= {
+        (total - 1) // max(len(ids) - 1, 1) + more for more in (0, 1)
+    }
+    if len(ids) > 1:
+        assert (ids[0], ids[-1]) == (0, total - 1)
 
 
 # Scores that are no numbers
@@ -339,6 +414,30 @@ def test_lower_precision_mines_what_rounded_vectors_give(precision):
     for name in ("i2t", "i2t_scores", "t2i", "t2i_scores"):
         np.testing.assert_array_equal(getattr(lists, name), getattr(expected, name))
     assert (lists.i2t_scores != exact.i2t_scores).any()
+
+
+class Switched(InnerProduct):
+    """Notes whether tensor cores may be used."""
+
+    def __init__(self):
+        self.allowed = []
+
+    def score_matrix(self, images, texts):
+        self.allowed.append(torch.backends.cuda.matmul.allow_tf32)
+        return super().score_matrix(images, texts)
+
+
+@pytest.mark.parametrize(("precision", "allowed"), [("float32", False), ("bfloat16", True)])
+def test_anchors_are_ranked_again_with_tensor_cores_if_the_sweep_used_them(
+    ranked_again, precision, allowed
+):
+    encoded, positives = falling_vectors(width=24)
+    scorer = Switched()
+    settings = {"depth_texts": 60, "depth_images": 8, "block_size": 40, "precision": precision}
+    mined(encoded, positives, scorer=scorer, **settings)
+    assert ranked_again
+    assert set(scorer.allowed) == {allowed}
+    assert not torch.backends.cuda.matmul.allow_tf32
 
 
 class Waiting:

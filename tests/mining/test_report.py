@@ -52,7 +52,7 @@ def encode(dataset, *, whole_numbers=True, seed=0):
     return EncodedDataset(*(Encoding(torch.from_numpy(part).float()) for part in parts))
 
 
-def mine_and_report(config, dataset=DATASET, encoded=None):
+def mine_and_report(config, dataset=DATASET, encoded=None, **options):
     encoded = encoded or encode(dataset)
     scorer, captions = InnerProduct(), dataset.captions
     mined = mine_together(
@@ -63,7 +63,7 @@ def mine_and_report(config, dataset=DATASET, encoded=None):
         provenance=Provenance("", ""),
         captions=captions,
     )
-    return mined, mining_report(scorer, encoded, dataset, mined, config=config)
+    return mined, mining_report(scorer, encoded, dataset, mined, config=config, **options)
 
 
 def full_matrix(encoded, dtype=torch.float32):
@@ -190,11 +190,33 @@ def test_an_excused_anchor_loses_nothing_to_scores_and_near_captions():
     check_dropped(config, report)
 
 
-def test_some_anchors_stand_for_all_evenly_spread(monkeypatch):
-    monkeypatch.setattr(module, "_RANKED", 20)
-    _, report = mine_and_report(EVERY_RULE)
-    anchors = [[number * count // 20 for number in range(20)] for count in (40, DATASET.n_texts)]
+def test_some_anchors_stand_for_all_evenly_spread():
+    _, report = mine_and_report(EVERY_RULE, sample=20)
+    anchors = [
+        [number * (count - 1) // 19 for number in range(20)] for count in (40, DATASET.n_texts)
+    ]
     check_dropped(EVERY_RULE, report, anchors=anchors)
+
+
+class Pairwise(InnerProduct):
+    """Scores pairs only."""
+
+    def score_matrix(self, images, texts):
+        raise AssertionError("the report ranks anchors")
+
+
+def test_a_report_without_a_sample_counts_and_ranks_nothing():
+    encoded, config = encode(DATASET), replace(EVERY_RULE, precision="bfloat16")
+    mined, _ = mine_and_report(config, encoded=encoded)
+    report = mining_report(Pairwise(), encoded, DATASET, mined, config=config, sample=0)
+    for side, direction in enumerate((report.i2t, report.t2i)):
+        assert (direction.n_ranked, direction.recall) == (0, None)
+        assert {part.rule: part.scores.n for part in direction.dropped} == {
+            rule: numbers[side] for rule, numbers in mined.n_dropped.items()
+        }
+        for part in direction.dropped:
+            assert (part.scores.n_sampled, part.scores.percentiles, part.examples) == (0, {}, ())
+    assert "anchor" not in shown(report)
 
 
 def test_fewer_anchors_are_ranked_where_the_data_set_is_large(monkeypatch):
@@ -212,17 +234,13 @@ def test_positives_and_kept_candidates_are_described_by_their_scores(monkeypatch
     check_scores(report.t2i.kept, mined.lists.t2i_scores.ravel())
     monkeypatch.setattr(module, "_SAMPLED", 10)
     _, sampled = mine_and_report(NO_RULES)
-    tenth = np.arange(10) * len(DATASET.positives.pairs) // 10
+    tenth = np.linspace(0, len(DATASET.positives.pairs) - 1, 10).astype(int)
     check_scores(sampled.positives, scores[tuple(DATASET.positives.pairs[tenth].T)])
-    check_scores(sampled.i2t.kept, mined.lists.i2t_scores[::4].ravel())
+    check_scores(sampled.i2t.kept, mined.lists.i2t_scores[np.arange(10) * 39 // 9].ravel())
     assert (sampled.i2t.kept.n, sampled.i2t.kept.n_sampled) == (40 * 6, 10 * 6)
 
 
 def test_without_rules_and_rounding_nothing_is_ranked_again():
-    class Pairwise(InnerProduct):
-        def score_matrix(self, images, texts):
-            raise AssertionError("the report ranks anchors")
-
     encoded = encode(DATASET)
     mined, _ = mine_and_report(NO_RULES, encoded=encoded)
     report = mining_report(Pairwise(), encoded, DATASET, mined, config=NO_RULES)

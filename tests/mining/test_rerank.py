@@ -19,6 +19,8 @@ from aoq.mining import rerank as rerank_module
 from aoq.mining.candidates import CandidateLists, Provenance, check_lists
 from aoq.mining.offline import mine
 from aoq.mining.rerank import Agreement, ProposedSide, agreement, rerank
+from aoq.mining.sides import Side
+from aoq.mining.toplists import NO_KEY, ids_of
 from aoq.processes import Processes
 from aoq.scoring.cross_attention import Attention, CrossAttention
 from aoq.scoring.encoded import EncodedDataset, PackedEncoding
@@ -169,6 +171,21 @@ def test_every_proposed_pair_is_scored_once_and_no_other(monkeypatch):
     reranked(proposals)
     expected = np.argwhere(proposed_pairs(proposals)).tolist()
     assert sorted(pairs) == list(map(tuple, expected))
+
+
+def test_a_side_ranks_what_is_proposed_within_the_candidates_it_is_asked_for():
+    proposals, some = some_proposals(), slice(7, 19)
+    side = Side.of_texts(InnerProduct(), encoded_from(MATRIX), POSITIVES)
+    side = ProposedSide.of(side, proposals, at_most=64)
+    anchors = np.array([3, 90, 149])
+    lists = side.rank(anchors, depth=3, block_size=8, candidates=some)
+    among = np.where(proposed_pairs(proposals), negatives_of(MATRIX, POSITIVES), -np.inf).T
+    among[:, : some.start] = among[:, some.stop :] = -np.inf
+    keys = lists.best(slice(0, 3))
+    for row, best in zip(among[anchors], keys, strict=True):
+        expected = [image for image in best_of_rows(row[None], 3)[0] if np.isfinite(row[image])]
+        assert ids_of(best[best != NO_KEY]).tolist() == expected
+    assert (keys != NO_KEY).any()
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -383,6 +400,28 @@ def test_scores_that_are_no_numbers_are_refused():
     encoded.images.vectors[4] = torch.nan
     with pytest.raises(UserError, match="anchor 4 gets scores that are no numbers"):
         rerank(Slow(), encoded, POSITIVES, some_proposals(), config=CONFIG, provenance=NOWHERE)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_budget_counts_the_proposals_and_the_lists_of_a_share(monkeypatch, size):
+    """In bytes: ids and scores that are proposed, lists while they are filled, finished lists."""
+    counted = []
+    real = rerank_module.block_size_within
+
+    def spied(memory, encoded, *, beside, blocks):
+        counted.append(beside)
+        return real(memory, encoded, beside=beside, blocks=blocks)
+
+    monkeypatch.setattr(rerank_module, "block_size_within", spied)
+    run_together(size, lambda processes: reranked(some_proposals(), processes=processes))
+    proposed = 8 * (N_IMAGES * 40 + N_TEXTS * 10)
+    finished = 8 * (N_IMAGES * 12 + N_TEXTS * 5)
+    shares = [Processes(rank, size).share(N_IMAGES) for rank in range(size)]
+    filled = [
+        8 * ((share.stop - share.start) * (2 * 12 + 32) + N_TEXTS * (2 * 5 + 32))
+        for share in shares
+    ]
+    assert sorted(counted) == sorted(proposed + finished + lists for lists in filled)
 
 
 def test_a_budget_that_is_too_small_is_refused():

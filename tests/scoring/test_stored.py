@@ -275,6 +275,12 @@ def test_each_model_and_data_set_has_a_folder_of_its_own(tmp_path):
     assert all(len(folder.name) == 12 for folder in folders)
 
 
+def test_what_names_a_model_may_be_any_text(tmp_path):
+    names = [("weights words", "data"), ("weights", "words data"), ("weights words data", "")]
+    folders = {encodings_folder(tmp_path, model_hash=model, data=data) for model, data in names}
+    assert len(folders) == len(names)
+
+
 def test_rows_go_to_the_device_that_is_asked_for(tmp_path):
     folder = write("scan", tmp_path / "encodings")
     encoded = open_stored(folder, N_IMAGES, N_TEXTS, "meta")

@@ -67,6 +67,11 @@ class CandidateLists:
     def depth_images(self) -> int:
         return int(self.t2i.shape[1])
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the lists, ids and scores."""
+        return sum(getattr(self, name).nbytes for name in _ARRAYS)
+
     def cut(self, depth: int | None) -> CandidateLists:
         """The same lists, no deeper than this."""
         return replace(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
-import torch
 
 from aoq.errors import UserError
 from aoq.mining.filters import Rules
 from aoq.mining.sides import Side
 from aoq.mining.toplists import NO_KEY, Floats, Int32s, Keys, TopLists, ids_of, scores_of
+from aoq.mining.workers import worker_threads
 from aoq.progress import warn
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset
@@ -91,8 +90,8 @@ class Direction(Generic[E]):
 
         `first` is the first anchor of the lists, `candidates` are those that they are about.
         """
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            short = list(pool.map(lists.settle, ranges(len(lists), _SETTLED_AT_ONCE)))
+        with worker_threads() as workers:
+            short = list(workers.map(lists.settle, ranges(len(lists), _SETTLED_AT_ONCE)))
         for rows in _pieces(_joined(short), _RANKED_AT_ONCE):
             again = self.side.rank(
                 rows + first,
@@ -121,8 +120,8 @@ class Direction(Generic[E]):
             n_high[part.anchors] = part.n_high
             return anchors[keep(part.anchors, kept)]
 
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            wanting = list(pool.map(cut, parts))
+        with worker_threads() as workers:
+            wanting = list(workers.map(cut, parts))
         n_excused = 0
         at_once = _RANKED_AT_ONCE if self.near is None else _RANKED_WHOLE_AT_ONCE
         for anchors in _pieces(_joined(wanting), at_once):

@@ -6,6 +6,9 @@ a row are computed without a branch, several at a time, and read eight at a time
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
 import numpy as np
 from numba import njit
 
@@ -14,9 +17,18 @@ from aoq.types import Bools, Ids
 
 _SIGN = np.int32(-(2**31))
 _HALF = np.uint64(32)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@njit(nogil=True, cache=True)
+def _compiled(function: Function) -> Function:
+    """Compile when first called; the result is kept on disk, if there is a place to keep it."""
+    try:
+        return cast("Function", njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # neither the installation nor the user's cache can be written to
+        return cast("Function", njit(nogil=True)(function))
+
+
+@_compiled
 def look_through(
     scores: Floats,
     bits: Int32s,
@@ -70,7 +82,7 @@ def look_through(
     return row, n_hits
 
 
-@njit(nogil=True, cache=True)
+@_compiled
 def _flag(values: Floats, floor: float, column_floors: Floats, flags: Bools) -> None:
     for column in range(len(values)):
         flags[column] = (values[column] >= floor) | (values[column] >= column_floors[column])

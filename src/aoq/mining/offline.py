@@ -37,7 +37,12 @@ def mine(
     captions: Sequence[str] | None = None,
     block_size: int | None = None,
 ) -> CandidateLists:
-    """The hardest negatives of every image and text. `captions` are for rules that read them."""
+    """The hardest negatives of every image and text, by one process.
+
+    `captions` are for rules that read them. `block_size` is how many images and texts are scored
+    together; otherwise as many as are fast and fit the budget. With several processes, or to go on
+    after a kill, use `mine_together`, which also says what the rules dropped.
+    """
     mined = mine_together(
         scorer,
         encoded,
@@ -64,7 +69,7 @@ def mine_together(
     saved: Path | None = None,
     save_every: float = 10.0,
 ) -> Mined | None:
-    """The same, each process with its share of the images; the first one gets the lists.
+    """As `mine`, each process with its share of the images; the first one gets the lists.
 
     With a file `saved`, a killed process goes on where it last saved (every `save_every` seconds
     at the most), and ends up with the same lists, bit by bit.
@@ -93,18 +98,18 @@ def mine_together(
         block_size=block_size,
     )
     plan = plan_of(config, provenance, processes, block_size)
+    n_equal = len(rules.struck.pairs) - len(positives.pairs)
     with tensor_cores(config.precision):
         keeper = SavedSweep(saved, plan, at_least=save_every) if saved else None
         run_sweep(sweep, keeper, processes)
-    n_equal = len(rules.struck.pairs) - len(positives.pairs)
-    return finish_together(
-        sweep,
-        images,
-        texts,
-        rules,
-        n_equal=(n_equal, n_equal),
-        config=config,
-        provenance=provenance,
-        processes=processes,
-        block_size=block_size,
-    )
+        return finish_together(
+            sweep,
+            images,
+            texts,
+            rules,
+            n_equal=(n_equal, n_equal),
+            config=config,
+            provenance=provenance,
+            processes=processes,
+            block_size=block_size,
+        )

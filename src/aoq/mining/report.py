@@ -31,6 +31,7 @@ from aoq.mining.filters import (
     pair_scores,
 )
 from aoq.mining.sides import Side
+from aoq.mining.sweep import evenly_spread
 from aoq.mining.together import Mined
 from aoq.mining.toplists import Floats, Int32s, ids_of, keys_of, scores_of
 from aoq.progress import progress_bar
@@ -45,7 +46,6 @@ E = TypeVar("E")
 PERCENTILES = (5, 25, 50, 75, 95)
 EXAMPLES = 3  # of every rule and direction
 _SAMPLED = 20_000  # positive pairs, and lists of either kind
-_RANKED = 100  # anchors of either kind
 _SCORES_HELD = 2**26  # at the most: all of those anchors at COCO's size, fewer beyond it
 _CANDIDATES_AT_ONCE = 512
 _LOWEST = float(np.finfo(np.float32).min)
@@ -164,42 +164,45 @@ def mining_report(
     mined: Mined,
     *,
     config: MiningConfig,
+    sample: int = 100,
 ) -> MiningReport:
     """Report on what `scorer` has mined.
 
     Percentiles are those of 20,000 positive pairs and of 20,000 lists of either kind, and of what
-    was dropped from the lists of 100 images and 100 texts, evenly spread over the data set.
+    was dropped from the lists of `sample` images and texts, evenly spread over the data set. These
+    are scored against everything, which a slow model may be spared: 0 leaves them out.
     """
     exact = None if config.precision == "float32" else scorer
     scorer = rounded(scorer, config.precision)
     lists, rules, positives = mined.lists, mined.rules, dataset.positives
-    some = replace(positives, pairs=positives.pairs[_evenly(len(positives.pairs), _SAMPLED)])
-    i2t, t2i = directions(
+    pairs = positives.pairs[evenly_spread(len(positives.pairs), _SAMPLED)]
+    both = directions(
         scorer,
         encoded,
         rules,
         depth_texts=lists.depth_texts,
         depth_images=lists.depth_images,
     )
+    i2t, t2i = (
+        _report_direction(
+            direction,
+            dataset,
+            kept_scores=kept_scores,
+            n_dropped={rule: numbers[which] for rule, numbers in mined.n_dropped.items()},
+            n_excused=mined.n_excused[which],
+            exact=exact,
+            sample=sample,
+        )
+        for which, (direction, kept_scores) in enumerate(
+            zip(both, (lists.i2t_scores, lists.t2i_scores), strict=True)
+        )
+    )
+    of_positives = pair_scores(scorer, encoded, replace(positives, pairs=pairs))
     return MiningReport(
         precision=config.precision,
-        positives=Scores.of(pair_scores(scorer, encoded, some), n=len(positives.pairs)),
-        i2t=_report_direction(
-            i2t,
-            dataset,
-            kept_scores=lists.i2t_scores,
-            n_dropped={rule: n for rule, (n, _) in mined.n_dropped.items()},
-            n_excused=mined.n_excused[0],
-            exact=exact,
-        ),
-        t2i=_report_direction(
-            t2i,
-            dataset,
-            kept_scores=lists.t2i_scores,
-            n_dropped={rule: n for rule, (_, n) in mined.n_dropped.items()},
-            n_excused=mined.n_excused[1],
-            exact=exact,
-        ),
+        positives=Scores.of(of_positives, n=len(positives.pairs)),
+        i2t=i2t,
+        t2i=t2i,
     )
 
 
@@ -211,14 +214,18 @@ def _report_direction(
     n_dropped: dict[str, int],
     n_excused: int,
     exact: Scorer[E] | None,
+    sample: int,
 ) -> DirectionReport:
     """One direction; `exact` is the scorer in full precision where the lists are rounded."""
     side, depth = direction.side, direction.depth
     of_texts = side.anchors_are_texts
     positives = dataset.positives.swapped if of_texts else dataset.positives
-    n_ranked = min(_RANKED, max(1, _SCORES_HELD // positives.n_texts))
-    anchors = _evenly(positives.n_images, n_ranked if n_dropped or exact is not None else 0)
-    scores: dict[str, list[Floats]] = {rule: [] for rule in n_dropped}
+    n_ranked = min(sample, max(1, _SCORES_HELD // positives.n_texts))
+    if not n_dropped and exact is None:
+        n_ranked = 0
+    anchors = evenly_spread(positives.n_images, n_ranked)
+    nothing = np.zeros(0, np.float32)
+    scores: dict[str, list[Floats]] = {rule: [nothing] for rule in n_dropped}
     examples: dict[str, list[Example]] = {rule: [] for rule in n_dropped}
     found: list[Int32s] = []
     for ranking in _rank(side, anchors, positives):
@@ -229,13 +236,13 @@ def _report_direction(
                 hardest = int(dropped.argmax())
                 examples[rule].append(_example(ranking, hardest, dataset, of_texts=of_texts))
     recall = None
-    if exact is not None:
+    if exact is not None and n_ranked:
         rankings = _rank(replace(side, scorer=exact), anchors, positives)
         wanted = (ranking.ids[:depth] for ranking in rankings)
         shares = [np.isin(*pair).mean() for pair in zip(wanted, found, strict=True)]
         recall = float(np.mean(shares))
     return DirectionReport(
-        kept=Scores.of(kept_scores[_evenly(len(kept_scores), _SAMPLED)], n=kept_scores.size),
+        kept=Scores.of(kept_scores[evenly_spread(len(kept_scores), _SAMPLED)], n=kept_scores.size),
         dropped=tuple(
             DroppedBy(
                 rule,
@@ -248,12 +255,6 @@ def _report_direction(
         n_ranked=len(anchors),
         recall=recall,
     )
-
-
-def _evenly(count: int, most: int) -> Ids:
-    """At most so many of 0..count, evenly spread."""
-    size = min(count, most)
-    return np.arange(size) * count // max(size, 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,10 +27,11 @@ from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.direction import Direction, directions
 from aoq.mining.filters import Rules
 from aoq.mining.saved import SavedSweep, plan_of
-from aoq.mining.sides import Side
-from aoq.mining.sweep import Sweep, evenly_spread, worker_threads
+from aoq.mining.sides import Offer, Side
+from aoq.mining.sweep import Sweep, evenly_spread
 from aoq.mining.together import Mined, block_size_for, finish_together, run_sweep
-from aoq.mining.toplists import Floats, Int32s, TopLists, ids_of
+from aoq.mining.toplists import Floats, Int32s, ids_of
+from aoq.mining.workers import Workers, worker_threads
 from aoq.processes import ALONE, Processes
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import block_size_within, ranges
@@ -46,7 +47,7 @@ _SCORED_AT_ONCE = 512  # candidates, where they are no larger than the next line
 _TAKEN_OUT = 64 * 2**20  # bytes
 _LISTS_AT_ONCE = 4096  # that are looked through together
 _FIRST = 10  # of a list, on which agreement is reported too
-_RANKED_AT_ONCE = 16  # anchors whose exact lists a thread finds in one go
+_RANKED_AT_ONCE = 16  # anchors whose exact lists are found in one go
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,16 +66,7 @@ class ProposedSide(Side[E]):
         if side.anchors_are_texts:
             own, other = other, own
         fitting = max(64, min(_SCORED_AT_ONCE, _TAKEN_OUT // side.candidates.row_nbytes))
-        return cls(
-            side.scorer,
-            side.anchors,
-            side.candidates,
-            side.positives,
-            side.anchors_are_texts,
-            own=own,
-            other=other,
-            at_once=min(fitting, at_most),
-        )
+        return cls(**vars(side), own=own, other=other, at_once=min(fitting, at_most))
 
     def pairs(self, anchors: Ids) -> tuple[Ids, Ids]:
         """Places in `anchors` and candidates of all that either side proposes, in rising order."""
@@ -106,36 +98,26 @@ class ProposedSide(Side[E]):
         ]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
-    def rank(
+    def _offers(
         self,
         anchor_ids: Ids,
-        *,
-        depth: int,
+        candidates: slice,
+        floors: Floats,
         block_size: int,
-        candidates: slice | None = None,
-        ceilings: Floats | None = None,
-    ) -> TopLists:
-        """The lists of some anchors, in their order, of everything that is proposed."""
-        lists = TopLists(len(anchor_ids), depth=depth, n_candidates=len(self.other))
-        if ceilings is not None:
-            lists.ceilings = ceilings
-        places, proposed = self.pairs(anchor_ids)
-        for row, ids in enumerate(_by_place(places, proposed, count=len(anchor_ids))):
-            scores = self.score(int(anchor_ids[row]), ids)
-            _offer(lists, slice(row, row + 1), np.zeros(len(ids), np.int64), scores, ids)
-        lists.settle(slice(0, len(lists)))
-        return lists
+        workers: Workers,
+    ) -> Iterator[Offer]:
+        """All that is proposed, an anchor at a time."""
+        places, ids = self.pairs(anchor_ids)
+        inside = (ids >= candidates.start) & (ids < candidates.stop)
+        of_anchors = _by_place(places[inside], ids[inside], count=len(anchor_ids))
+        scored = workers.map(self.score, anchor_ids.tolist(), of_anchors)
+        for row, (ids, scores) in enumerate(zip(of_anchors, scored, strict=True)):
+            yield slice(row, row + 1), np.zeros(len(ids), np.int64), scores, ids
 
 
 def _by_place(places: Ids, candidates: Ids, *, count: int) -> list[Ids]:
     """The candidates of each of `count` anchors; `places` rise."""
     return np.split(candidates, np.searchsorted(places, np.arange(1, count)))
-
-
-def _offer(lists: TopLists, anchors: slice, idx: Ids, scores: Floats, ids: Ids) -> None:
-    """Offer what is above the floors, and is a number at all."""
-    above = scores >= lists.floors[anchors].take(idx)
-    lists.offer(anchors, idx[above], scores[above], ids[above])
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +140,7 @@ class ProposedSweep(Sweep[E]):
                 places, texts = self.side.pairs(images)
                 of_images = _by_place(places, texts, count=len(images))
                 parts = []
-                for scores in workers.pool.map(self.side.score, images.tolist(), of_images):
+                for scores in workers.map(self.side.score, images.tolist(), of_images):
                     parts.append(scores)
                     update()
                 self._fill(stripe, places, texts, np.concatenate(parts))
@@ -167,10 +149,11 @@ class ProposedSweep(Sweep[E]):
 
     def _fill(self, stripe: slice, places: Ids, texts: Ids, scores: Floats) -> None:
         """Feed both kinds of list with the scores of a stripe."""
-        _offer(self.i2t, self._rows(stripe), places, scores, texts)
+        self.i2t.offer_above(self._rows(stripe), places, scores, texts)
         by_text = np.argsort(texts, kind="stable")
         images = places[by_text] + stripe.start
-        _offer(self.t2i, slice(0, len(self.t2i)), texts[by_text], scores[by_text], images)
+        everyone = slice(0, len(self.t2i))
+        self.t2i.offer_above(everyone, texts[by_text], scores[by_text], images)
 
 
 def rerank(
@@ -201,24 +184,25 @@ def rerank(
         depth_texts=config.depth_texts,
         depth_images=config.depth_images,
     )
-    beside = images.nbytes(positives.n_images) + texts.nbytes(positives.n_texts)
-    beside += proposals.i2t.nbytes + proposals.t2i.nbytes
+    share = processes.share(positives.n_images)
+    n_images, n_texts = share.stop - share.start, positives.n_texts
     at_most = block_size_within(
-        config.memory, encoded, beside=beside, blocks=torch.get_num_threads()
+        config.memory,
+        encoded,
+        beside=images.nbytes(n_images) + texts.nbytes(n_texts) + proposals.nbytes,
+        blocks=torch.get_num_threads(),
     )
     of_images = ProposedSide.of(images.side, proposals, at_most=at_most)
     of_texts = ProposedSide.of(texts.side, proposals, at_most=at_most)
     n_struck = _struck(of_images, images), _struck(of_texts, texts)
     images, texts = replace(images, side=of_images), replace(texts, side=of_texts)
-
-    share = processes.share(positives.n_images)
     sweep = ProposedSweep(
         scorer,
         encoded,
         rules.struck,
         images=share,
-        i2t=images.new_lists(share, n_candidates=positives.n_texts),
-        t2i=texts.new_lists(slice(0, positives.n_texts), n_candidates=share.stop - share.start),
+        i2t=images.new_lists(share, n_candidates=n_texts),
+        t2i=texts.new_lists(slice(0, n_texts), n_candidates=n_images),
         block_size=_IMAGES_AT_ONCE,
         side=of_images,
     )
@@ -228,17 +212,17 @@ def rerank(
     with tensor_cores(config.precision):
         keeper = SavedSweep(saved, plan, at_least=save_every) if saved else None
         run_sweep(sweep, keeper, processes)
-    return finish_together(
-        sweep,
-        images,
-        texts,
-        rules,
-        n_equal=n_struck,
-        config=config,
-        provenance=provenance,
-        processes=processes,
-        block_size=at_most,
-    )
+        return finish_together(
+            sweep,
+            images,
+            texts,
+            rules,
+            n_equal=n_struck,
+            config=config,
+            provenance=provenance,
+            processes=processes,
+            block_size=at_most,
+        )
 
 
 def _struck(side: ProposedSide[E], direction: Direction[E]) -> int:
@@ -318,14 +302,13 @@ def agreement(
         "i2t": min(config.depth_texts, proposals.depth_texts),
         "t2i": min(config.depth_images, proposals.depth_images),
     }
-    beside = proposals.i2t.nbytes + proposals.t2i.nbytes
-    block_size = block_size_for(config.memory, encoded, beside=beside)
+    block_size = block_size_for(config.memory, encoded, beside=proposals.nbytes)
     results = {}
     for direction, side in sides.items():
         anchors = evenly_spread(len(side.anchors), sample)
         share = anchors[processes.share(len(anchors))]
         depth = depths[direction]
-        exact = _exact_lists(side, share, depth=depth, block_size=block_size, device=encoded.device)
+        exact = _exact_lists(side, share, depth=depth, block_size=block_size)
         proposed = ProposedSide.of(side, proposals, at_most=block_size)
         found = processes.gather(proposed.proposes(share, exact).sum(axis=0, keepdims=True))
         if processes.is_first:
@@ -341,23 +324,12 @@ def agreement(
     return results
 
 
-def _exact_lists(
-    side: Side[E], anchors: Ids, *, depth: int, block_size: int, device: str | torch.device
-) -> Int32s:
+def _exact_lists(side: Side[E], anchors: Ids, *, depth: int, block_size: int) -> Int32s:
     """The hardest of all candidates of some anchors. (anchors, depth)"""
-
-    def rank(some: Ids) -> Int32s:
-        lists = side.rank(some, depth=depth, block_size=block_size)
-        return ids_of(lists.best(slice(0, len(some))))
-
     exact = np.zeros((len(anchors), depth), np.int32)
-    pieces = ranges(len(anchors), _RANKED_AT_ONCE)
-    with (
-        progress_bar("rank a sample", total=len(anchors), unit="anchors") as update,
-        worker_threads(device) as workers,
-    ):
-        ranked = workers.pool.map(rank, [anchors[piece] for piece in pieces])
-        for piece, ids in zip(pieces, ranked, strict=True):
-            exact[piece] = ids
-            update(advance=len(ids))
+    with progress_bar("rank a sample", total=len(anchors), unit="anchors") as update:
+        for piece in ranges(len(anchors), _RANKED_AT_ONCE):
+            lists = side.rank(anchors[piece], depth=depth, block_size=block_size)
+            exact[piece] = ids_of(lists.best(slice(0, len(lists))))
+            update(advance=len(lists))
     return exact

@@ -6,19 +6,23 @@ texts with their images.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 
 from aoq.mining.toplists import Floats, TopLists
+from aoq.mining.workers import Workers, worker_threads
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset, Rows
 from aoq.scoring.protocol import Scorer
 from aoq.types import Ids, Positives
 
 E = TypeVar("E")
+Offer = tuple[slice, Ids, Floats, Ids]  # anchors, and what `TopLists.offer` takes of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,18 +34,19 @@ class Side(Generic[E]):
     candidates: Rows[E]
     positives: Positives
     anchors_are_texts: bool
+    device: str | torch.device
 
     @classmethod
     def of_images(
         cls, scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives
     ) -> Side[E]:
-        return cls(scorer, encoded.images, encoded.texts, positives, anchors_are_texts=False)
+        return cls(scorer, encoded.images, encoded.texts, positives, False, encoded.device)
 
     @classmethod
     def of_texts(
         cls, scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives
     ) -> Side[E]:
-        return cls(scorer, encoded.texts, encoded.images, positives.swapped, anchors_are_texts=True)
+        return cls(scorer, encoded.texts, encoded.images, positives.swapped, True, encoded.device)
 
     def matrix(self, anchors: E, candidates: E) -> Floats:
         """Scores of some anchors and candidates, taken out; the caller may write to them."""
@@ -68,18 +73,35 @@ class Side(Generic[E]):
         candidates: slice | None = None,
         ceilings: Floats | None = None,
     ) -> TopLists:
-        """The lists of some anchors, in their order, with every candidate looked at."""
-        candidates = candidates or slice(0, self.positives.n_texts)
+        """The lists of some anchors, in their order, of all `candidates` that may be in them."""
+        candidates = candidates or slice(0, len(self.candidates))
         n_candidates = candidates.stop - candidates.start
         lists = TopLists(len(anchor_ids), depth=depth, n_candidates=n_candidates)
         if ceilings is not None:
             lists.ceilings = ceilings
+        with worker_threads(self.device) as workers:
+            for offer in self._offers(anchor_ids, candidates, lists.floors, block_size, workers):
+                lists.offer_above(*offer)
+        lists.settle(slice(0, len(lists)))
+        return lists
+
+    def _offers(
+        self,
+        anchor_ids: Ids,
+        candidates: slice,
+        floors: Floats,
+        block_size: int,
+        workers: Workers,
+    ) -> Iterator[Offer]:
+        """Candidates that score above the anchors' floors, which rise on the way, by blocks."""
         some = replace(self, positives=self.positives.of_images(anchor_ids))
+
+        def score(anchors: E, rows: slice, block: slice) -> Offer:
+            scores = some.scores(anchors, rows, block)
+            idx, columns = np.nonzero(scores >= floors[rows, None])
+            return rows, idx, scores[idx, columns], columns + block.start
+
+        blocks = ranges(candidates.stop, block_size, start=candidates.start)
         for rows in ranges(len(anchor_ids), block_size):
             anchors = self.anchors[torch.from_numpy(anchor_ids[rows])]
-            for block in ranges(candidates.stop, block_size, start=candidates.start):
-                scores = some.scores(anchors, rows, block)
-                idx, columns = np.nonzero(scores >= lists.floors[rows, None])
-                lists.offer(rows, idx, scores[idx, columns], columns + block.start)
-            lists.settle(rows)
-        return lists
+            yield from workers.map(partial(score, anchors, rows), blocks)

@@ -1,17 +1,15 @@
 """One pass over the score matrix that fills both kinds of list.
 
 The matrix is scored in blocks, a stripe of images at a time: a block's rows feed the images'
-lists, its columns the texts'. Blocks are dealt out to threads, because a core that scores a block
-by itself wastes less than cores that share every operation. What a block leaves behind follows
-from the order of the blocks, never from which thread was faster.
+lists, its columns the texts'. Blocks are dealt out to threads (`workers`). What a block leaves
+behind follows from the order of the blocks, never from which thread was faster.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -20,6 +18,7 @@ import torch
 
 from aoq.mining.sides import Side
 from aoq.mining.toplists import Floats, TopLists
+from aoq.mining.workers import worker_threads
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset, Rows
@@ -138,10 +137,7 @@ class Sweep(Generic[E]):
 
     def _collect(self, task: _Task) -> None:
         """Feed the images' lists; the threads may have seen floors that have risen since."""
-        idx, scores, ids = task.hits.result()
-        above = scores >= self.i2t.floors[task.rows].take(idx)
-        here = np.flatnonzero(above)
-        self.i2t.offer(task.rows, idx.take(here), scores.take(here), ids.take(here))
+        self.i2t.offer_above(task.rows, *task.hits.result())
         latest = task.texts.stop - task.texts.start
         self.i2t.raise_floors(task.rows, seen=task.texts.stop, latest=latest)
 
@@ -174,24 +170,10 @@ class _Sample(Generic[E]):
 
 
 def evenly_spread(total: int, count: int) -> Ids:
-    """At most `count` of 0..total, evenly spread."""
-    return np.unique(np.linspace(0, total - 1, count).astype(np.int64))
+    """At most `count` of 0..total, evenly spread from the first to the last.
 
-
-@dataclass(frozen=True)
-class Workers:
-    pool: ThreadPoolExecutor
-    count: int
-
-
-@contextmanager
-def worker_threads(device: str | torch.device) -> Iterator[Workers]:
-    """As many threads as torch would use for one operation, each of which computes by itself."""
-    before = torch.get_num_threads()
-    count = before if torch.device(device).type == "cpu" else 1
-    pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        yield Workers(pool, count)
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)
+    >>> evenly_spread(10, 4).tolist(), evenly_spread(3, 4).tolist()
+    ([0, 3, 6, 9], [0, 1, 2])
+    """
+    size = min(total, count)
+    return np.arange(size) * (total - 1) // max(size - 1, 1)

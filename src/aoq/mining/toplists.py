@@ -125,6 +125,11 @@ class TopLists:
             left[left] = scores[left] >= self.floors[anchors].take(idx[left])
             idx, keys, scores = idx[left], keys[left], scores[left]
 
+    def offer_above(self, anchors: slice, idx: Ids, scores: Floats, ids: Ids) -> None:
+        """The same of what is above the floors, and is a number at all."""
+        here = np.flatnonzero(scores >= self.floors[anchors].take(idx))
+        self.offer(anchors, idx.take(here), scores.take(here), ids.take(here))
+
     def raise_floors(self, anchors: slice, *, seen: int, latest: int) -> None:
         """Set floors by the hits among `seen` candidates, if the `latest` of them are many."""
         if seen < self.n_candidates and self._is_due(seen, latest):

@@ -8,7 +8,7 @@ the pieces among them, and finished encodings are a cache, in a folder named aft
 
 from __future__ import annotations
 
-import hashlib
+import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +32,7 @@ from aoq.scoring.encoded import (
     word_places,
 )
 from aoq.scoring.protocol import TrainableModel
-from aoq.storage import atomic_file
+from aoq.storage import atomic_file, hash_parts
 from aoq.types import Encoding
 
 # Images or texts of a piece: its encodings are held in memory until they are written, 300 MB of
@@ -41,8 +41,11 @@ PIECE_SIZE = 2048
 
 
 def encodings_folder(parent: Path, *, model_hash: str, data: str) -> Path:
-    """Where the encodings of some data by a model are kept, inside `parent`."""
-    return parent / hashlib.sha256(f"{model_hash} {data}".encode()).hexdigest()[:12]
+    """Where the encodings of some data by a model are kept, inside `parent`.
+
+    `model_hash` is any text that names all that encodings depend on: weights, words, settings.
+    """
+    return parent / hash_parts(json.dumps([model_hash, data]).encode())[:12]
 
 
 def encode_to_disk(

@@ -16,15 +16,17 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from aoq.processes import Processes
 from aoq.types import Encoding
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 T = TypeVar("T")
 
@@ -107,6 +109,8 @@ def start_fabric(
     device: torch.device, precision: Literal["auto", "float32", "bfloat16"] = "float32"
 ) -> Fabric:
     """One process, or this one of those that torchrun started, on one kind of device."""
+    from lightning_fabric import Fabric  # takes as long as torch itself
+
     has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
     mixed = has_bfloat16 if precision == "auto" else precision == "bfloat16"
     is_one_of_many = "TORCHELASTIC_RUN_ID" in os.environ
