@@ -6,12 +6,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from benchmarks import captions, mining, scoring, steps
 from benchmarks.harness import save
 
-SUITES = {
+
+class Measured(Protocol):
+    """What can be run, and tells what came of it."""
+
+    def run(self) -> dict[str, Any]: ...
+
+
+SUITES: dict[str, Sequence[Measured]] = {
     "captions": captions.COMPARISONS,
     "mining": mining.COMPARISONS,
     "scale": mining.SCALE,

@@ -73,7 +73,8 @@ def attend(
 
 def cosine(first: Tensor, second: Tensor) -> Tensor:
     along = (first * second).sum(2)
-    return along / (first.norm(2, 2) * second.norm(2, 2)).clamp(min=EPSILON)
+    cosines: Tensor = along / (first.norm(2, 2) * second.norm(2, 2)).clamp(min=EPSILON)
+    return cosines
 
 
 def scan_scores(

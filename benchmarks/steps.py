@@ -16,6 +16,7 @@ from aoq.config import LossConfig, ModelConfig, RoundConfig
 from aoq.models import build_model
 from aoq.models.encoders import by_length
 from aoq.training.step import make_optimizer, update
+from aoq.training.together import Together, start_fabric
 from aoq.types import AlignedIdx, StepBatch, Texts
 from benchmarks.harness import Comparison, Task
 from benchmarks.scoring import BATCH, REGIONS, WIDTH, draw_lengths
@@ -57,10 +58,22 @@ def step_tasks(name: str) -> tuple[Task, Task]:
     model = build_model(CONFIGS[name], feature_width=FEATURES, vocabulary_size=VOCABULARY)
     texts = draw_texts(3 * BATCH)
     tasks = []
-    for loss, n_sets in (("adap_off_quin", 3), ("online", 1)):
-        settings = RoundConfig(loss=LossConfig(name=loss))
+    losses = (LossConfig(name="adap_off_quin"), 3), (LossConfig(name="online"), 1)
+    for loss, n_sets in losses:
+        settings = RoundConfig(loss=loss)
         optimizer, batch = make_optimizer(model, settings), step_batch(texts, n_sets)
-        tasks.append(partial(update, model, optimizer, batch, settings=settings, epoch=0))
+        together = Together(start_fabric(torch.device("cpu")))
+        tasks.append(
+            partial(
+                update,
+                model,
+                optimizer,
+                [batch],
+                settings=settings,
+                epoch=0,
+                together=together,
+            )
+        )
     return tasks[0], tasks[1]
 
 
