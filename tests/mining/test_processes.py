@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from aoq.config import MiningConfig, ModelConfig
 from aoq.mining.candidates import CandidateLists
+from aoq.mining.direction import Direction
 from aoq.mining.offline import mine_together
 from aoq.processes import ALONE, Processes, join_processes
 from aoq.scoring.inner_product import InnerProduct
@@ -29,6 +31,7 @@ from tests.mining.test_offline import (
     encoded_from,
     five_texts_an_image,
     matrix_of,
+    threads,
 )
 from tests.training.test_round import ROUND, small_recipe
 
@@ -138,6 +141,36 @@ def test_lists_are_gathered_in_parts_that_end_anywhere(monkeypatch):
     for size in (1, 3):
         mined = mined_by(size, matrix, positives, depth_texts=6, depth_images=4)
         assert_exact(mined.lists, matrix, positives)
+
+
+def test_gathered_lists_are_finished_a_few_parts_at_a_time(monkeypatch):
+    """What several processes found is not held all at once."""
+    monkeypatch.setattr("aoq.mining.together._ANCHORS_AT_ONCE", 9)
+    finish, apply_rules, ahead, done = Direction.finish, Direction._apply_rules, [], []
+
+    def counted(parts):
+        done.clear()
+        for number, part in enumerate(parts):
+            ahead.append(number - len(done))
+            yield part
+
+    def slowly(direction, anchors, keys):
+        time.sleep(0.005)
+        done.append(len(anchors))
+        return apply_rules(direction, anchors, keys)
+
+    monkeypatch.setattr(Direction, "_apply_rules", slowly)
+    monkeypatch.setattr(
+        Direction,
+        "finish",
+        lambda direction, parts, **rest: finish(direction, counted(parts), **rest),
+    )
+    matrix, positives = matrix_of("without order", 50, 130), five_texts_an_image(50, 130)
+    with threads(2):
+        mined = mined_by(1, matrix, positives, depth_texts=6, depth_images=4)
+    assert_exact(mined.lists, matrix, positives)
+    assert len(ahead) == 6 + 15
+    assert max(ahead) <= 2
 
 
 @pytest.mark.parametrize("case", [LARGE, SMALL], ids=["large", "small"])

@@ -7,18 +7,21 @@ same command continues an interrupted demo and rewrites the report of a complete
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from aoq.config import LossName, Recipe
-from aoq.errors import require_packages
-from aoq.experiments.lanes import RoundTwo, run_side_by_side
+from aoq.errors import UserError, require_packages
+from aoq.experiments.lanes import Job, Part, run_side_by_side
 from aoq.experiments.report import Setting, write_report
 from aoq.progress import say
 from aoq.recipes import load_recipe
 from aoq.storage import MANIFEST
+from aoq.training.checkpoint import load_run
 from aoq.training.inputs import open_training_data
-from aoq.training.two_rounds import TwoRounds, prepare_run
+from aoq.training.trained import judge_once
+from aoq.training.two_rounds import TwoRounds, prepare_run, train_round
 
 SETTINGS: dict[str, LossName] = {
     "online": "online",
@@ -26,6 +29,31 @@ SETTINGS: dict[str, LossName] = {
     "OffQuin": "off_quin",
     "AdapOffQuin": "adap_off_quin",
 }
+
+
+@dataclass(frozen=True)
+class RoundTwo:
+    """One setting of round two: where it goes and what it draws from."""
+
+    folder: Path
+    recipe: Recipe
+    candidates: Path
+    label: str
+
+    def as_job(self) -> Job:
+        part = Part(self.label, self.folder, self.recipe.round_two.epochs)
+        return Job(self.label, partial(train_and_judge, self), (part,))
+
+
+def train_and_judge(setting: RoundTwo) -> None:
+    """Train a setting, or what is left of it, and judge it on the test split."""
+    folder, label = setting.folder, setting.label
+    data = open_training_data(setting.recipe, checked=True)
+    train_round(
+        folder, setting.recipe, data, which="two", candidates=setting.candidates, label=label
+    )
+    if data.test is not None:
+        judge_once(folder, data.test, lambda: load_run(folder).model)
 
 
 def demo_recipe(*, data: Path, size: str, seed: int) -> Recipe:
@@ -65,7 +93,11 @@ def run_demo(
         )
         for title, loss in SETTINGS.items()
     }
-    run_side_by_side(list(jobs.values()))
+    problems = run_side_by_side(
+        [job.as_job() for job in jobs.values()], title="round two, all settings"
+    )
+    if problems:
+        raise UserError(*(f"{name}: {problem}" for name, problem in problems.items()))
     settings = [Setting.read(title, job.folder) for title, job in jobs.items()]
     write_report(run, settings)
     return settings

@@ -1,8 +1,9 @@
-"""Rounds side by side: as many at a time as there are cores for.
+"""Jobs side by side: as many at a time as there are cores for.
 
-The models of a demo are so small that a second core makes one round hardly faster; two rounds on
-two cores take half the time. Each lane is a process of its own, quiet but for its epochs; one
-progress bar counts the epochs of all. Lanes end with the process that started them.
+The models of small experiments gain little from a second core; two jobs on two cores take half the
+time. Each job is a process of its own, so that what one does, even its death, leaves the others
+alone. Jobs are silent: the process that started them shows one bar and a line for each epoch,
+which it reads from their logs. They end with it, and when it is asked to end, it lets them save.
 """
 
 from __future__ import annotations
@@ -10,80 +11,220 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-import time
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from aoq.config import Recipe
-from aoq.progress import be_quiet, progress_bar
+from aoq.errors import UserError
+from aoq.progress import be_quiet, console, progress_bar, say
 from aoq.storage import RunDirectory, read_json_lines
-from aoq.training.checkpoint import load_run
-from aoq.training.inputs import open_training_data
-from aoq.training.trained import judge_once
-from aoq.training.two_rounds import train_round
 
 _LOOK_EVERY_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class RoundTwo:
-    """One setting of round two: where it goes and what it draws from."""
+class Part:
+    """A round that a job trains, as people are told of it."""
 
-    folder: Path
-    recipe: Recipe
-    candidates: Path
     label: str
+    folder: Path
+    epochs: int
 
 
-def train_and_judge(job: RoundTwo) -> None:
-    """Train a setting, or what is left of it, and judge it on the test split."""
-    data = open_training_data(job.recipe, checked=True)
-    train_round(
-        job.folder, job.recipe, data, which="two", candidates=job.candidates, label=job.label
-    )
-    if data.test is not None:
-        judge_once(job.folder, data.test, lambda: load_run(job.folder).model)
+@dataclass(frozen=True)
+class Job:
+    """Something to do, once others are done."""
+
+    name: str
+    work: Callable[[], Any]
+    "What another process can be given: a function of a module, or a `partial` of one."
+    parts: tuple[Part, ...] = ()
+    "The rounds that it trains."
+    after: tuple[str, ...] = ()
+    "Names of the jobs that have to be done before."
+
+    @property
+    def epochs(self) -> int:
+        return sum(part.epochs for part in self.parts)
 
 
-def run_side_by_side(jobs: Sequence[RoundTwo]) -> None:
-    """All jobs, several at a time; on a GPU, which one round fills, one after the other."""
+@dataclass(frozen=True)
+class Ended:
+    """What came of a job: a value, or what went wrong."""
+
+    value: Any = None
+    problem: str | None = None
+
+
+def run_side_by_side(
+    jobs: Sequence[Job],
+    *,
+    title: str,
+    lanes: int | None = None,
+    when_done: Callable[[Job, Any], None] = lambda job, value: None,
+) -> dict[str, str]:
+    """All jobs in their order, several at a time; what went wrong, by the name of the job.
+
+    A job that fails is told, those that wait for it are left out, the others go on. Without
+    `lanes` there are as many as cores; on a GPU, which one round fills, there is one. `when_done`
+    is called here, with what the job's work gave.
+    """
     cores = torch.get_num_threads()
-    lanes = 1 if torch.cuda.is_available() else min(cores, len(jobs))
+    if lanes is None:
+        lanes = 1 if torch.cuda.is_available() else cores
+    lanes = max(1, min(lanes, len(jobs)))
+    queue = _Queue(list(jobs), when_done)
     if lanes == 1:
-        for job in jobs:
-            train_and_judge(job)
-        return
-    total = sum(job.recipe.round_two.epochs for job in jobs)
-    with (
-        ProcessPoolExecutor(
-            max_workers=lanes,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_start_lane,
-            initargs=(cores // lanes,),
-        ) as pool,
-        progress_bar("round two, all settings", total=total, unit="epochs") as update,
-    ):
-        running = [pool.submit(train_and_judge, job) for job in jobs]
-        done = 0
-        while not all(future.done() for future in running):
-            time.sleep(_LOOK_EVERY_SECONDS)
-            seen = sum(_epochs_done(job.folder) for job in jobs)
-            update(advance=seen - done)
-            done = seen
-        for future in running:
-            future.result()
+        while (job := queue.next()) is not None:
+            say(job.name)
+            queue.end(job, _attempt(job.work))
+    else:
+        _share_out(queue, lanes=lanes, threads=max(1, cores // lanes), title=title)
+    return queue.problems
 
 
-def _start_lane(threads: int) -> None:
+class _Queue:
+    """The jobs that wait, in order, and what came of the others."""
+
+    def __init__(self, jobs: list[Job], when_done: Callable[[Job, Any], None]) -> None:
+        self.waiting = jobs
+        self.when_done = when_done
+        self.ended: list[Job] = []
+        self.done: set[str] = set()
+        self.problems: dict[str, str] = {}
+
+    def next(self) -> Job | None:
+        """The first job that has nothing to wait for, taken out."""
+        for job in self.waiting:
+            if self.done.issuperset(job.after):
+                self.waiting.remove(job)
+                return job
+        return None
+
+    def end(self, job: Job, ended: Ended) -> None:
+        self.ended.append(job)
+        if ended.problem is None:
+            self.done.add(job.name)
+            self.when_done(job, ended.value)
+        else:
+            self.problems[job.name] = ended.problem
+            say(f"{job.name} failed: {ended.problem}")
+            self._leave_out(job.name)
+
+    def _leave_out(self, name: str) -> None:
+        for job in [job for job in self.waiting if name in job.after]:
+            self.waiting.remove(job)
+            self.end(job, Ended(problem=f"left out, because it needs {name}."))
+
+
+def _attempt(work: Callable[[], Any]) -> Ended:
+    try:
+        return Ended(work())
+    except UserError as error:
+        return Ended(problem=" ".join(error.problems))
+    except OSError as error:
+        return Ended(problem=f"{error}.")
+    except Exception:  # a defect ends its job only, and is told in full
+        return Ended(problem=traceback.format_exc())
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """A job under way."""
+
+    job: Job
+    process: multiprocessing.process.BaseProcess
+    results: connection.Connection
+
+    @classmethod
+    def start(cls, job: Job, *, threads: int) -> _Lane:
+        context = _context()
+        receiving, sending = context.Pipe(duplex=False)
+        process = context.Process(target=_run_in_lane, args=(job.work, sending, threads))
+        process.start()
+        sending.close()
+        return cls(job, process, receiving)
+
+    def ended(self) -> Ended | None:
+        """What came of the job; none while it is under way."""
+        if not self.results.poll():
+            return None
+        try:
+            ended = self.results.recv()
+        except EOFError:
+            self.process.join()
+            ended = Ended(problem=f"its process ended with code {self.process.exitcode}.")
+        assert isinstance(ended, Ended)
+        self.process.join()
+        self.results.close()
+        return ended
+
+
+def _context() -> Any:
+    """Processes that start at once, with what all jobs import; afresh where that cannot be."""
+    if sys.platform == "win32" or torch.cuda.is_available():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["aoq.training.two_rounds"])
+    return context
+
+
+def _share_out(queue: _Queue, *, lanes: int, threads: int, title: str) -> None:
+    epochs = sum(job.epochs for job in queue.waiting)
+    running: list[_Lane] = []
+    try:
+        with progress_bar(title, total=epochs, unit="epochs") as update:
+            watch = _EpochWatch(queue.waiting)
+            while True:
+                while len(running) < lanes and (job := queue.next()) is not None:
+                    running.append(_Lane.start(job, threads=threads))
+                if not running:
+                    return
+                connection.wait([lane.results for lane in running], _LOOK_EVERY_SECONDS)
+                ended = {lane.job.name: lane.ended() for lane in running}
+                watch.look([lane.job for lane in running])
+                for lane in list(running):
+                    if (result := ended[lane.job.name]) is not None:
+                        running.remove(lane)
+                        queue.end(lane.job, result)
+                update(advance=watch.news(queue.ended))
+    except BaseException:
+        _stop(running)
+        raise
+
+
+def _stop(running: Sequence[_Lane]) -> None:
+    """Let rounds save the step under way; a second signal does not wait for that."""
+    if running:
+        say("stopping after the steps under way; a second signal stops at once")
+    try:
+        for lane in running:
+            lane.process.terminate()
+        for lane in running:
+            lane.process.join()
+    finally:
+        for lane in running:
+            lane.process.kill()
+
+
+def _run_in_lane(
+    work: Callable[[], Any], results: connection.Connection, threads: int
+) -> None:  # pragma: no cover
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # Ctrl-C is for the process that started this one, which passes it on once
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     be_quiet()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the lane at once instead of one job of it
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    console.quiet = True
+    results.send(_attempt(work))
 
 
 def _end_with_parent() -> None:
@@ -93,6 +234,43 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _epochs_done(folder: Path) -> int:
-    events = read_json_lines(RunDirectory(folder).events)
-    return len({line["epoch"] for line in events if line["event"] == "validation"})
+class _EpochWatch:
+    """How far jobs are, read from the logs of their rounds."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs = tuple(jobs)
+        self.counted = 0
+        self.seen = {part.folder: _epochs(part.folder) for job in jobs for part in job.parts}
+
+    def look(self, jobs: Sequence[Job]) -> None:
+        """Say a line for each epoch of some jobs that has ended since the last look."""
+        for part in (part for job in jobs for part in job.parts):
+            epochs = _epochs(part.folder)
+            for epoch in sorted(epochs.keys() - self.seen[part.folder].keys()):
+                line = epochs[epoch]
+                say(
+                    f"{part.label}: epoch {epoch}/{part.epochs}  dev rsum {line['rsum']:.1f}  "
+                    f"R@1 {line['i2t_r1']:.1f} i2t, {line['t2i_r1']:.1f} t2i"
+                    f"{'  (best)' if line['best'] else ''}"
+                )
+            self.seen[part.folder] = epochs
+
+    def news(self, ended: Sequence[Job]) -> int:
+        """Epochs since the last time; a job that has ended counts as a whole."""
+        done = 0
+        for job in self.jobs:
+            seen = sum(len(self.seen[part.folder]) for part in job.parts)
+            done += job.epochs if job in ended else seen
+        advance, self.counted = done - self.counted, done
+        return advance
+
+
+def _epochs(folder: Path) -> dict[int, dict[str, Any]]:
+    """The validation at the end of each epoch that has ended."""
+    found, trained = {}, 0
+    for line in read_json_lines(RunDirectory(folder).events):
+        if line["event"] == "epoch":
+            trained = line["epoch"]
+        elif line["event"] == "validation" and line["epoch"] == trained:
+            found[trained] = line
+    return found

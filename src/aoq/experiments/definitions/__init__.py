@@ -1,0 +1,225 @@
+"""Definitions of experiments: TOML files of rows, each a recipe, the shipped ones by name.
+
+    name = "mine"
+    description = "What it shows."
+    data = "Which data set it is meant for, and how to build it."
+    seeds = [0, 1, 2]
+    teacher = "vsrn-flickr8k+online"   # mines the lists that rows draw from: a row or a recipe
+
+    [mining]                           # laid over all recipes, as are [settings]
+    depth_texts = 1000
+    depth_images = 200
+
+    [[rows]]
+    label = "VSRN + OffTri"
+    recipe = "vsrn-flickr8k+off-tri"
+    settings = { round_two.epochs = 4 }  # laid over this recipe
+    teacher = "VSRN"                     # instead of the one above
+
+Only the rows are needed. A teacher trains round one alone; rows that draw from lists and have no
+teacher mine their own.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aoq.config import Recipe
+from aoq.errors import UserError
+from aoq.recipes import _build, load_recipe
+
+_SHIPPED = Path(__file__).resolve().parent
+_KINDS: Mapping[str, type] = {
+    "name": str,
+    "description": str,
+    "data": str,
+    "seeds": list,
+    "teacher": str,
+    "mining": dict,
+    "settings": dict,
+    "rows": list,
+}
+_ROW_KINDS: Mapping[str, type] = {"label": str, "recipe": str, "settings": dict, "teacher": str}
+_EXPECTED = {str: "text", list: "a list", dict: "a table"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: a recipe, what is laid over it, and who mines for it."""
+
+    label: str
+    recipe: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    teacher: str | None = None
+    "The label of another row, or a recipe; none: the definition's."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """An experiment: rows, each trained with every seed."""
+
+    name: str
+    source: Path
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...] = (0,)
+    description: str = ""
+    data: str = ""
+    "What data set it is meant for."
+    teacher: str | None = None
+    "Who mines for rows that do not say it themselves."
+    mining: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def row(self, label: str) -> Row:
+        for row in self.rows:
+            if row.label == label:
+                return row
+        known = ", ".join(repr(row.label) for row in self.rows)
+        raise UserError(f"{self.name} has no row {label!r}; expected one of: {known}.")
+
+    def teacher_of(self, row: Row) -> Row | None:
+        """The row that mines for another; where a recipe is to do it that is no row, that as one.
+
+        A teacher ends with round one: a recipe goes on to `+online` unless it does so by itself.
+        """
+        name = row.teacher or self.teacher
+        if name is None or name in (other.label for other in self.rows):
+            return None if name is None else self.row(name)
+        ends = load_recipe(self._found(name)).rounds == "one"
+        teacher = name if ends else f"{name}+online"
+        same = (other for other in self.rows if other.recipe == teacher and not other.settings)
+        return next(same, Row(teacher, teacher))
+
+    def folder_of(self, row: Row) -> str:
+        """The recipe's name, which says it all; with settings laid over it, the row's."""
+        changed = self.settings or row.settings
+        return _slug(f"{self.name}-{row.label}" if changed else row.recipe)
+
+    def recipe_of(self, row: Row) -> Recipe:
+        """The row's recipe with everything laid over it."""
+        recipe = load_recipe(self._found(row.recipe))
+        where = f"{self.source}: row {row.label!r}"
+        for over in (self.settings, row.settings, {"mining": dict(self.mining)}):
+            recipe = _build(Recipe, dict(over), where=where, default=recipe)
+        return recipe
+
+    def _found(self, recipe: str) -> str:
+        """Files are seen from the folder of the definition first."""
+        beside = self.source.parent / recipe
+        is_there = (self.source.parent / recipe.partition("+")[0]).is_file()
+        return str(beside) if is_there else recipe
+
+
+def shipped_definitions() -> dict[str, str]:
+    """The experiments that come with the package: their names and what each is."""
+    return {
+        path.stem: load_definition(path.stem).description
+        for path in sorted(_SHIPPED.glob("*.toml"))
+    }
+
+
+def load_definition(name: str | Path) -> Definition:
+    """A definition by its shipped name or by the path of a TOML file, with mistakes refused.
+
+    >>> load_definition("scenes-table1").rows[1].recipe
+    'scenes-tiny+off-tri'
+    """
+    path = Path(name) if Path(name).suffix == ".toml" else _SHIPPED / f"{name}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in _SHIPPED.glob("*.toml")))
+        raise UserError(f"there is no experiment {name}; give a .toml file or one of: {known}.")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no TOML file: {error}.") from None
+    definition = _parsed(table, path)
+    _require_sound(definition)
+    return definition
+
+
+def _parsed(table: Mapping[str, Any], path: Path) -> Definition:
+    _require_kinds(table, _KINDS, where=str(path))
+    if not table.get("rows"):
+        raise UserError(f"{path} has no rows; add a table [[rows]] with a label and a recipe.")
+    rows = []
+    for number, row in enumerate(table["rows"], start=1):
+        where = f"{path}: row {number}"
+        if not isinstance(row, dict):
+            raise UserError(f"{where} is {row!r}; expected a table [[rows]].")
+        _require_kinds(row, _ROW_KINDS, where=where)
+        for key in ("label", "recipe"):
+            if not row.get(key):
+                raise UserError(f"{where} has no {key}; every row needs a label and a recipe.")
+        rows.append(Row(**row))
+    found = {**table, "rows": tuple(rows), "seeds": tuple(table.get("seeds", (0,)))}
+    return Definition(source=path.resolve(), **{"name": path.stem, **found})
+
+
+def _require_kinds(table: Mapping[str, Any], kinds: Mapping[str, type], *, where: str) -> None:
+    for key, value in table.items():
+        if key not in kinds:
+            raise UserError(f"{where}: there is no {key!r}; expected one of: {', '.join(kinds)}.")
+        if not isinstance(value, kinds[key]):
+            raise UserError(f"{where}: {key} is {value!r}; expected {_EXPECTED[kinds[key]]}.")
+
+
+def _require_sound(definition: Definition) -> None:
+    """Refuse what would only be found out hours later."""
+    where = definition.source
+    if "/" in definition.name or not definition.name.strip("."):
+        raise UserError(f"{where}: the name {definition.name!r} is no name of a folder.")
+    seeds = definition.seeds
+    sound = all(type(seed) is int and seed >= 0 for seed in seeds)
+    if not seeds or not sound or len(set(seeds)) < len(seeds):
+        raise UserError(
+            f"{where}: seeds is {list(seeds)}; expected whole numbers from 0 on, each once."
+        )
+    folders: dict[str, str] = {}
+    for row in definition.rows:
+        first = folders.setdefault(definition.folder_of(row), row.label)
+        if first is not row.label or row is not definition.row(row.label):
+            raise UserError(
+                f"{where}: the rows {first!r} and {row.label!r} would be one run; give each a "
+                "label and a recipe of its own."
+            )
+    for row in definition.rows:
+        _require_depth(definition, row)
+
+
+def _require_depth(definition: Definition, row: Row) -> None:
+    """A teacher has to be one, and its lists as deep as the row draws."""
+    recipe, teacher = definition.recipe_of(row), definition.teacher_of(row)
+    if teacher is None or not needs_lists(recipe):
+        return
+    where, mines = f"{definition.source}: row {row.label!r}", definition.recipe_of(teacher)
+    if mines.rounds != "one":
+        raise UserError(
+            f"{where}: its teacher {teacher.label!r} does not end with round one; name a row or a "
+            "recipe that does (+online)."
+        )
+    for depth in ("depth_texts", "depth_images"):
+        drawn, kept = getattr(recipe.sampling, depth), getattr(mines.mining, depth)
+        if drawn > kept:
+            raise UserError(
+                f"{where} draws from lists with {depth} {drawn}, but its teacher "
+                f"{teacher.label!r} keeps {kept}; raise {depth} in [mining]."
+            )
+
+
+def needs_lists(recipe: Recipe) -> bool:
+    """Whether a recipe draws offline negatives."""
+    return recipe.rounds == "both" and recipe.round_two.loss.needs_candidates
+
+
+def _slug(text: str) -> str:
+    """A text as the name of a folder.
+
+    >>> _slug("mine: VSRN + OffTri (batch 32)")
+    'mine-VSRN-+-OffTri-batch-32'
+    """
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-.")

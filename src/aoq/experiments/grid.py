@@ -1,0 +1,353 @@
+"""A grid of runs: the rows of an experiment, each trained with every seed.
+
+Every cell is a run like those of `aoq run`, in OUT/<recipe>/seed-<n>. The row of the teacher trains
+round one and mines; rows that draw from its lists wait for it and train round two only. All rows
+come with the first seed, then all with the next, so that a whole table is there early. What a cell
+came to is one line of a results file, written when it ends; a cell that has its line is done.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aoq.config import Recipe
+from aoq.data.dataset import open_dataset
+from aoq.experiments.definitions import Definition, Row, needs_lists
+from aoq.experiments.lanes import Job, Part, run_side_by_side
+from aoq.experiments.runs import RunSummary
+from aoq.progress import say, warn
+from aoq.recipes import load_recipe, save_recipe
+from aoq.storage import (
+    RunDirectory,
+    append_json_line,
+    atomic_folder,
+    hash_parts,
+    read_json_lines,
+)
+from aoq.training.trained import mine_run
+from aoq.training.two_rounds import ROUND_ONE, ROUND_TWO, prepare_run, run_recipe
+
+_NOT_SETTINGS = ("data", "candidates", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of the grid: a row, or a teacher that is no row, with a seed."""
+
+    experiment: str
+    label: str
+    is_row: bool
+    source: str
+    "The recipe's name, before anything was laid over it."
+    recipe: Recipe
+    folder: Path
+    teacher: Cell | None = None
+    "Whose lists it draws from."
+    beginner: Cell | None = None
+    "Whose round one it starts from, so that it need not be trained again."
+
+    @property
+    def name(self) -> str:
+        return f"{self.label}, seed {self.recipe.seed}"
+
+    @property
+    def needs(self) -> tuple[Cell, ...]:
+        """The cells that have to be done before."""
+        return tuple(cell for cell in (self.teacher, self.beginner) if cell is not None)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What differs from the paper's defaults, by dotted name."""
+        changed = _differences(asdict(self.recipe), asdict(Recipe()))
+        return {name: value for name, value in changed.items() if name not in _NOT_SETTINGS}
+
+    @property
+    def digest(self) -> str:
+        """Says "the same settings, seed and teacher"; where files lie makes no difference."""
+        teacher = None if self.teacher is None else self.teacher.digest
+        told = json.dumps([self.settings, self.recipe.seed, teacher], sort_keys=True)
+        return hash_parts(told.encode())
+
+    @property
+    def lists(self) -> Path:
+        return RunDirectory(self.folder).candidates
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The rounds that are trained here."""
+        trained = []
+        if self.recipe.needs_round_one and self.beginner is None:
+            trained.append((ROUND_ONE, "round one", self.recipe.round_one.epochs))
+        if self.recipe.rounds == "both":
+            trained.append((ROUND_TWO, "round two", self.recipe.round_two.epochs))
+        return tuple(
+            Part(f"{self.name}, {title}", self.folder / round_, epochs)
+            for round_, title, epochs in trained
+        )
+
+
+def plan_grid(
+    definition: Definition,
+    *,
+    out: Path,
+    data: Path | None = None,
+    seeds: Sequence[int] | None = None,
+    rows: Sequence[str] | None = None,
+) -> list[Cell]:
+    """The cells of some or all rows and seeds, and before them those that they need."""
+    wanted = [definition.row(label) for label in rows or [row.label for row in definition.rows]]
+    found: dict[str, Cell] = {}
+    for seed in definition.seeds if not seeds else dict.fromkeys(seeds):
+        planner = _Planner(definition, out.absolute(), data, seed)
+        for row in wanted:
+            cell = planner.cell(row)
+            found |= {each.name: each for each in (*cell.needs, cell)}
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """Makes the cells of one seed."""
+
+    definition: Definition
+    out: Path
+    data: Path | None
+    seed: int
+
+    def cell(self, row: Row) -> Cell:
+        definition = self.definition
+        recipe = replace(definition.recipe_of(row), seed=self.seed)
+        if self.data is not None:
+            recipe = replace(recipe, data=str(self.data))
+        teacher = definition.teacher_of(row) if needs_lists(recipe) else None
+        taught = None if teacher is None else self.cell(teacher)
+        if taught is not None:
+            recipe = replace(recipe, candidates=str(taught.lists))
+        recipe = recipe.resolved()
+        return Cell(
+            experiment=definition.name,
+            label=row.label,
+            is_row=row in definition.rows,
+            source=row.recipe,
+            recipe=recipe,
+            folder=self.out / definition.folder_of(row) / f"seed-{self.seed}",
+            teacher=taught,
+            beginner=self._beginner(recipe, taught),
+        )
+
+    def _beginner(self, recipe: Recipe, teacher: Cell | None) -> Cell | None:
+        """The teacher or another online row, if its round one is the one to start from."""
+        if recipe.rounds == "one" or recipe.round_two.start_from == "scratch":
+            return None
+        if teacher is not None and _same_round_one(recipe, teacher.recipe):
+            return teacher
+        for row in self.definition.rows:
+            other = self.definition.recipe_of(row)
+            if other.rounds == "one":
+                cell = self.cell(row)
+                if _same_round_one(recipe, cell.recipe):
+                    return cell
+        return None
+
+
+def _same_round_one(one: Recipe, other: Recipe) -> bool:
+    names = ("data", "seed", "min_word_count", "model", "round_one")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def _differences(
+    table: Mapping[str, Any], base: Mapping[str, Any], prefix: str = ""
+) -> dict[str, Any]:
+    """What differs between two trees of the same names.
+
+    >>> _differences({"seed": 1, "model": {"name": "scan"}}, {"seed": 1, "model": {"name": "vse"}})
+    {'model.name': 'scan'}
+    """
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            found |= _differences(value, base[name], f"{prefix}{name}.")
+        elif value != base[name]:
+            found[prefix + name] = value
+    return found
+
+
+# Results
+
+
+def read_results(path: Path, experiment: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """The lines of an experiment by row and seed; of several, the last."""
+    lines = read_json_lines(path)
+    return {
+        (line["row"], line["seed"]): line
+        for line in lines
+        if isinstance(line, dict) and line.get("experiment") == experiment
+    }
+
+
+def result_line(cell: Cell, *, threads: int | None) -> dict[str, Any]:
+    """What a finished cell came to, from the files of its run."""
+    summary = RunSummary.read(cell.folder)
+    assert summary.dev is not None
+    epochs: dict[int, dict[str, Any]] = {}
+    curve: dict[int, dict[str, float]] = {}
+    for line in read_json_lines(RunDirectory(summary.path).events):
+        if line["event"] == "epoch":
+            epochs[line["epoch"]] = line
+        elif line["event"] == "validation":
+            curve[line["epoch"]] = {name: line[name] for name in ("rsum", "i2t_r1", "t2i_r1")}
+    seconds = sum(line["seconds"] for line in epochs.values())
+    steps = sum(line["steps"] for line in epochs.values())
+    return {
+        "experiment": cell.experiment,
+        "row": cell.label,
+        "recipe": cell.source,
+        "seed": cell.recipe.seed,
+        "teacher": None if cell.teacher is None else cell.teacher.source,
+        "settings": cell.settings,
+        "digest": cell.digest,
+        "data": summary.origins["data"],
+        "best_epoch": summary.dev.epoch,
+        "dev": dict(summary.dev.metrics),
+        "test": None if summary.test is None else dict(summary.test),
+        "curve": [{"epoch": epoch, **curve[epoch]} for epoch in sorted(curve)],
+        "seconds": round(seconds, 2),
+        "steps_per_second": round(steps / seconds, 3) if seconds else None,
+        "threads": threads,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+# Work
+
+
+def run_grid(
+    definition: Definition,
+    *,
+    data: Path,
+    out: Path,
+    seeds: Sequence[int] | None = None,
+    rows: Sequence[str] | None = None,
+    lanes: int | None = None,
+    results: Path | None = None,
+    force: bool = False,
+) -> dict[str, str]:
+    """Run or continue the cells that have no line in the results; what went wrong, by cell.
+
+    A line that was made with other settings or data stays as it is, with a warning; with `force`
+    its cell is done again, as are begun runs with other settings and whatever draws from either.
+    """
+    results = results or out / "results.jsonl"
+    results.parent.mkdir(parents=True, exist_ok=True)
+    cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows)
+    lines = read_results(results, definition.name)
+    stale = _stale(cells, lines, fingerprint=open_dataset(data, "train").fingerprint)
+    for cell in stale:
+        warn(
+            f"{cell.name} has a result of other settings or data in {results}; it "
+            f"{'is done again' if force else 'stays: add --force to do it again'}."
+        )
+    anew = _anew(cells, stale) if force else set()
+    done = {cell.name for cell in cells if (cell.label, cell.recipe.seed) in lines} - anew
+    todo = _with_needs([cell for cell in cells if cell.is_row and cell.name not in done], cells)
+    mining = {cell.teacher.name for cell in todo if cell.teacher is not None}
+    jobs = {
+        cell.name: Job(
+            cell.name,
+            partial(run_cell, cell, mine=cell.name in mining, force=cell.name in anew),
+            cell.parts,
+            after=tuple(dict.fromkeys(need.name for need in cell.needs)),
+        )
+        for cell in todo
+    }
+    by_name = {cell.name: cell for cell in todo}
+
+    def note(job: Job, line: dict[str, Any]) -> None:
+        cell = by_name[job.name]
+        if cell.is_row and job.name not in done:
+            append_json_line(results, line)
+        say(f"{job.name}: {told_result(line)}")
+
+    say(f"{definition.name}: {len(cells) - len(todo)} of {len(cells)} runs are done")
+    return run_side_by_side(list(jobs.values()), title=definition.name, lanes=lanes, when_done=note)
+
+
+def run_cell(cell: Cell, *, mine: bool = False, force: bool = False) -> dict[str, Any]:
+    """Run a cell, or what is left of it, and mine with it if others need its lists."""
+    trained_before = not force and _is_trained(cell.folder)
+    if force:
+        reads = [Path(file) for file in (cell.recipe.data, cell.recipe.candidates) if file]
+        prepare_run(cell.folder, cell.recipe, force=True, reads=reads)
+    if cell.beginner is not None:
+        _take_round_one(cell, cell.beginner)
+    run_recipe(cell.folder, cell.recipe)
+    if mine and not cell.lists.exists():
+        mine_run(cell.folder / ROUND_ONE, cell.lists, config=cell.recipe.mining)
+    return result_line(cell, threads=None if trained_before else torch.get_num_threads())
+
+
+def told_result(line: Mapping[str, Any]) -> str:
+    """The result of a cell in a few words."""
+    test = "" if line["test"] is None else f", test rsum {line['test']['rsum']:.1f}"
+    return f"dev rsum {line['dev']['rsum']:.1f} in epoch {line['best_epoch']}{test}"
+
+
+def _stale(
+    cells: Iterable[Cell], lines: Mapping[tuple[str, int], Mapping[str, Any]], *, fingerprint: str
+) -> list[Cell]:
+    """The cells whose lines tell of other settings or data."""
+    found = []
+    for cell in cells:
+        line = lines.get((cell.label, cell.recipe.seed))
+        wanted = (cell.digest, fingerprint)
+        if line is not None and (line.get("digest"), line.get("data")) != wanted:
+            found.append(cell)
+    return found
+
+
+def _anew(cells: Iterable[Cell], stale: Iterable[Cell]) -> set[str]:
+    """The cells to start anew: stale ones, begun ones of other settings, and who needs them."""
+    names = {cell.name for cell in stale}
+    for cell in cells:  # those that are needed come first
+        config = RunDirectory(cell.folder).config
+        is_other = config.is_file() and load_recipe(config) != cell.recipe
+        if is_other or any(need.name in names for need in cell.needs):
+            names.add(cell.name)
+    return names
+
+
+def _with_needs(chosen: Iterable[Cell], cells: Sequence[Cell]) -> list[Cell]:
+    """Some cells and those that they need, in the order of all."""
+    names = {each.name for cell in chosen for each in (*cell.needs, cell)}
+    return [cell for cell in cells if cell.name in names]
+
+
+def _is_trained(folder: Path) -> bool:
+    rounds = (folder / ROUND_ONE, folder / ROUND_TWO)
+    if not any(RunDirectory(path).config.is_file() for path in rounds):
+        return False
+    last = rounds[load_recipe(RunDirectory(folder).config).rounds == "both"]
+    if not RunDirectory(last).config.is_file():
+        return False
+    return RunSummary.read(last).stage in ("finished", "stopped early")
+
+
+def _take_round_one(cell: Cell, beginner: Cell) -> None:
+    """Copy the finished round one of a cell with the same, as if it had been trained here."""
+    prepare_run(cell.folder, cell.recipe)
+    here, there = cell.folder / ROUND_ONE, RunDirectory(beginner.folder / ROUND_ONE)
+    if here.exists():
+        return
+    with atomic_folder(here) as temporary:
+        for file in (there.origin, there.vocabulary, there.events, there.model, there.trainer):
+            shutil.copy2(file, temporary)
+        save_recipe(cell.recipe, RunDirectory(temporary).config)
