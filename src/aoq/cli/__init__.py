@@ -3,7 +3,7 @@
 Heavy imports happen inside the commands, so that `aoq --help` answers at once.
 """
 
-from aoq.cli import data, demo, evaluate, import_, mine, recipes, runs, train
+from aoq.cli import data, demo, evaluate, experiment, import_, mine, recipes, runs, train
 from aoq.cli.base import app, main
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "data",
     "demo",
     "evaluate",
+    "experiment",
     "import_",
     "main",
     "mine",

@@ -1,16 +1,16 @@
-"""The rank of the best right answer of every query, from blocks of the score matrix.
+"""The ranks of right answers, from blocks of the score matrix.
 
-Ranks count from 0: the number of wrong answers that are not below the best right one. So ties, and
+Ranks count from 0: the number of wrong answers that are not below the right one. So ties, and
 scores that are no numbers, count against the model; another positive of the query never does.
 Scores computed in different blocks may differ in the last digits; wrong answers within `TIE` of
 the right one are therefore ties too, which keeps a collapsed model (all scores equal) at the
-bottom where it belongs.
+bottom where it belongs. Scores in half precision tie within their own last digit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,11 @@ import torch
 from torch import Tensor
 
 from aoq.config import BLOCK_SIZE
-from aoq.scoring.blocks import ranges, score_blocks
+from aoq.mining.workers import worker_threads
+from aoq.progress import progress_bar
+from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.precision import as_single
 from aoq.scoring.protocol import Scorer
 from aoq.types import Ids, Positives
 
@@ -35,6 +38,26 @@ class Ranks:
     t2i: Ids  # (M,)
 
 
+@dataclass(frozen=True)
+class PairRanks:
+    """0-based ranks of both members of every positive pair, in the order of `Positives.pairs`.
+
+    The image is ranked for the text among the images that are not the text's, the text for the
+    image among the texts that are not the image's.
+    """
+
+    images: Ids  # (P,)
+    texts: Ids  # (P,)
+
+    def best(self, positives: Positives) -> Ranks:
+        """The best right answer of every query; one that has none ranks last."""
+        i2t = np.full(positives.n_images, positives.n_texts)
+        t2i = np.full(positives.n_texts, positives.n_images)
+        np.minimum.at(i2t, positives.pairs[:, 0], self.texts)
+        np.minimum.at(t2i, positives.pairs[:, 1], self.images)
+        return Ranks(i2t=i2t, t2i=t2i)
+
+
 def ranks_in_blocks(
     scorer: Scorer[E],
     encoded: EncodedDataset[E],
@@ -43,27 +66,97 @@ def ranks_in_blocks(
     block_size: int = BLOCK_SIZE,
 ) -> Ranks:
     """Ranks without ever holding the score matrix."""
-    right = _positive_scores(scorer, encoded, positives, block_size=block_size)
-    best_i2t = _best(right, positives.pairs[:, 0], positives.n_images)
-    best_t2i = _best(right, positives.pairs[:, 1], positives.n_texts)
-    i2t = torch.zeros(positives.n_images, dtype=torch.int64)
-    t2i = torch.zeros(positives.n_texts, dtype=torch.int64)
-    for block in score_blocks(scorer, encoded, block_size=block_size, description="rank"):
-        scores = block.scores.cpu()
-        rows, columns = positives.within(block.images, block.texts)
-        scores[torch.from_numpy(rows), torch.from_numpy(columns)] = -torch.inf
-        i2t[block.images] += (~(scores < best_i2t[block.images, None])).sum(dim=1)
-        t2i[block.texts] += (~(scores < best_t2i[None, block.texts])).sum(dim=0)
-    return Ranks(i2t=i2t.numpy(), t2i=t2i.numpy())
+    pairs = pair_ranks_in_blocks(scorer, encoded, positives, block_size=block_size)
+    return pairs.best(positives)
+
+
+def pair_ranks_in_blocks(
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
+    positives: Positives,
+    *,
+    block_size: int = BLOCK_SIZE,
+) -> PairRanks:
+    """The same for every positive pair, not only the best of each query.
+
+    Each thread scores a block by itself, as in mining, and counts what it holds.
+    """
+    by_text = np.lexsort(positives.pairs.T)  # the pairs, those of the first text first
+    floors = _floors(_positive_scores(scorer, encoded, positives, block_size=block_size))
+    count = _Count(scorer, encoded, positives, floors, floors[by_text])
+    texts, images = np.zeros((2, len(positives.pairs)), np.int64)
+    blocks = [
+        (rows, columns)
+        for rows in ranges(positives.n_images, block_size)
+        for columns in ranges(positives.n_texts, block_size)
+    ]
+    with (
+        progress_bar("rank", total=len(blocks), unit="blocks") as update,
+        worker_threads(encoded.device) as workers,
+    ):
+        for counted in workers.map(count.block, *zip(*blocks, strict=True)):
+            texts[counted.of_images] += counted.texts
+            images[by_text[counted.of_texts]] += counted.images
+            update()
+    return PairRanks(images=images, texts=texts)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What one block adds to the ranks, and to those of which pairs."""
+
+    of_images: slice
+    texts: npt.NDArray[np.int32]
+    of_texts: slice
+    images: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class _Count(Generic[E]):
+    """Counts the wrong answers in a block that are not below the right ones."""
+
+    scorer: Scorer[E]
+    encoded: EncodedDataset[E]
+    positives: Positives
+    floors: npt.NDArray[np.float64]  # (P,), ordered by image
+    floors_by_text: npt.NDArray[np.float64]  # (P,)
+
+    def block(self, images: slice, texts: slice) -> _Counted:
+        from aoq.evaluation.kernels import count_not_below  # compiled, or read from a cache
+
+        with torch.no_grad():
+            matrix = self.scorer.score_matrix(self.encoded.images[images], self.encoded.texts[texts])
+        scores = np.ascontiguousarray(as_single(matrix).cpu().numpy())
+        scores[self.positives.within(images, texts)] = -np.inf
+        swapped = self.positives.swapped
+        of_images, of_texts = _pairs_of(self.positives, images), _pairs_of(swapped, texts)
+        counted = _Counted(
+            of_images,
+            np.zeros(of_images.stop - of_images.start, np.int32),
+            of_texts,
+            np.zeros(of_texts.stop - of_texts.start, np.int32),
+        )
+        count_not_below(
+            scores,
+            self.positives.starts[images.start : images.stop + 1] - of_images.start,
+            self.floors[of_images].astype(scores.dtype),
+            swapped.pairs[of_texts, 0] - texts.start,
+            self.floors_by_text[of_texts].astype(scores.dtype),
+            counted.texts,
+            counted.images,
+        )
+        return counted
 
 
 def ranks_of_matrix(scores: npt.ArrayLike, positives: Positives) -> Ranks:
     """Ranks from a score matrix that somebody already has; ties only where scores are equal."""
     matrix = np.array(scores, dtype=np.float64)
     rows, columns = positives.pairs.T
-    right = torch.from_numpy(matrix[rows, columns])
-    best_i2t = _best(right, rows, positives.n_images, tie=0.0).numpy()
-    best_t2i = _best(right, columns, positives.n_texts, tie=0.0).numpy()
+    right = matrix[rows, columns]
+    best_i2t = np.full(positives.n_images, -np.inf)
+    best_t2i = np.full(positives.n_texts, -np.inf)
+    np.maximum.at(best_i2t, rows, right)
+    np.maximum.at(best_t2i, columns, right)
     matrix[rows, columns] = -np.inf
     return Ranks(
         i2t=(~(matrix < best_i2t[:, None])).sum(axis=1), t2i=(~(matrix < best_t2i)).sum(axis=0)
@@ -82,8 +175,13 @@ def _positive_scores(
     return torch.cat(parts)
 
 
-def _best(right: Tensor, anchors: Ids, n_anchors: int, *, tie: float = TIE) -> Tensor:
-    """The best right answer of every query, lowered by what counts as a tie."""
-    best = torch.full((n_anchors,), -torch.inf, dtype=right.dtype)
-    best.scatter_reduce_(0, torch.from_numpy(np.array(anchors)), right, reduce="amax")
-    return best - tie * best.abs().clamp(min=1.0)
+def _floors(right: Tensor) -> npt.NDArray[np.float64]:
+    """What a wrong answer has to stay below: the right score, lowered by what counts as a tie."""
+    tie = max(TIE, torch.finfo(right.dtype).eps)
+    right = right.double()
+    return (right - tie * right.abs().clamp(min=1.0)).numpy()
+
+
+def _pairs_of(positives: Positives, images: slice) -> slice:
+    """Where the pairs of consecutive images are."""
+    return slice(int(positives.starts[images.start]), int(positives.starts[images.stop]))

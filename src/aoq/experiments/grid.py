@@ -18,8 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
 from aoq.config import Recipe
+from aoq.data.check import check_dataset
 from aoq.data.dataset import open_dataset
 from aoq.experiments.definitions import Definition, Row, needs_lists
 from aoq.experiments.lanes import Job, Part, run_side_by_side
@@ -33,9 +37,11 @@ from aoq.storage import (
     hash_parts,
     read_json_lines,
 )
+from aoq.training.inputs import open_training_data
 from aoq.training.trained import mine_run
 from aoq.training.two_rounds import ROUND_ONE, ROUND_TWO, prepare_run, run_recipe
 
+Results = Mapping[tuple[str, int], Mapping[str, Any]]
 _NOT_SETTINGS = ("data", "candidates", "seed")
 
 
@@ -80,6 +86,17 @@ class Cell:
     @property
     def lists(self) -> Path:
         return RunDirectory(self.folder).candidates
+
+    @property
+    def last_round(self) -> Path:
+        """The folder of the model that the cell is about."""
+        return self.folder / (ROUND_ONE if self.recipe.rounds == "one" else ROUND_TWO)
+
+    @property
+    def is_trained(self) -> bool:
+        if not RunDirectory(self.last_round).config.is_file():
+            return False
+        return RunSummary.read(self.last_round).stage in ("finished", "stopped early")
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -184,19 +201,26 @@ def _differences(
 # Results
 
 
-def read_results(path: Path, experiment: str) -> dict[tuple[str, int], dict[str, Any]]:
+def results_file(out: Path) -> Path:
+    """Where results go unless another file is named."""
+    return out / "results.jsonl"
+
+
+def read_results(path: Path, experiment: str) -> Results:
     """The lines of an experiment by row and seed; of several, the last."""
-    lines = read_json_lines(path)
     return {
         (line["row"], line["seed"]): line
-        for line in lines
+        for line in read_json_lines(path)
         if isinstance(line, dict) and line.get("experiment") == experiment
     }
 
 
 def result_line(cell: Cell, *, threads: int | None) -> dict[str, Any]:
-    """What a finished cell came to, from the files of its run."""
-    summary = RunSummary.read(cell.folder)
+    """What a finished cell came to, from the files of its run.
+
+    Seconds are those of the steps; an epoch that was interrupted counts from where it went on.
+    """
+    summary = RunSummary.read(cell.last_round)
     assert summary.dev is not None
     epochs: dict[int, dict[str, Any]] = {}
     curve: dict[int, dict[str, float]] = {}
@@ -227,6 +251,29 @@ def result_line(cell: Cell, *, threads: int | None) -> dict[str, Any]:
     }
 
 
+def grid_table(definition: Definition, cells: Sequence[Cell], lines: Results) -> Table:
+    """Rows, their recipes and rsum by seed: on test, or on dev where there is no test."""
+    shown = {(cell.label, cell.recipe.seed): cell for cell in cells if cell.is_row}
+    seeds = list(dict.fromkeys(seed for _, seed in shown))
+    table = Table(title=definition.description, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("row", overflow="fold")
+    table.add_column("recipe", overflow="fold")
+    for seed in seeds:
+        table.add_column(f"seed {seed}", justify="right", no_wrap=True)
+    for label in dict.fromkeys(label for label, _ in shown):
+        values = [_listed(shown[label, seed], lines) for seed in seeds]
+        table.add_row(Text(label), Text(definition.row(label).recipe), *values)
+    return table
+
+
+def _listed(cell: Cell, lines: Results) -> str:
+    line = lines.get((cell.label, cell.recipe.seed))
+    if line is None:
+        return "-"
+    figure = f"{(line['test'] or line['dev'])['rsum']:.1f}"
+    return f"{figure} (other settings)" if _is_stale(cell, lines) else figure
+
+
 # Work
 
 
@@ -246,17 +293,21 @@ def run_grid(
     A line that was made with other settings or data stays as it is, with a warning; with `force`
     its cell is done again, as are begun runs with other settings and whatever draws from either.
     """
-    results = results or out / "results.jsonl"
-    results.parent.mkdir(parents=True, exist_ok=True)
     cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows)
+    report = check_dataset(data)
+    report.raise_for_errors()
+    for warning in report.warnings:
+        warn(warning)
+    results = results or results_file(out)
     lines = read_results(results, definition.name)
-    stale = _stale(cells, lines, fingerprint=open_dataset(data, "train").fingerprint)
+    fingerprint = open_dataset(data, "train").fingerprint
+    stale = [cell for cell in cells if _is_stale(cell, lines, fingerprint)]
     for cell in stale:
         warn(
             f"{cell.name} has a result of other settings or data in {results}; it "
             f"{'is done again' if force else 'stays: add --force to do it again'}."
         )
-    anew = _anew(cells, stale) if force else set()
+    anew = _anew(cells, stale, fingerprint) if force else set()
     done = {cell.name for cell in cells if (cell.label, cell.recipe.seed) in lines} - anew
     todo = _with_needs([cell for cell in cells if cell.is_row and cell.name not in done], cells)
     mining = {cell.teacher.name for cell in todo if cell.teacher is not None}
@@ -269,76 +320,70 @@ def run_grid(
         )
         for cell in todo
     }
-    by_name = {cell.name: cell for cell in todo}
+    new_rows = {cell.name for cell in todo if cell.is_row} - done
 
     def note(job: Job, line: dict[str, Any]) -> None:
-        cell = by_name[job.name]
-        if cell.is_row and job.name not in done:
+        if job.name in new_rows:
             append_json_line(results, line)
-        say(f"{job.name}: {told_result(line)}")
+            say(f"{job.name}: {_told(line)}")
 
-    say(f"{definition.name}: {len(cells) - len(todo)} of {len(cells)} runs are done")
+    say(f"{definition.name}: {len(done)} results are there, {len(new_rows)} are to come")
+    results.parent.mkdir(parents=True, exist_ok=True)
     return run_side_by_side(list(jobs.values()), title=definition.name, lanes=lanes, when_done=note)
 
 
 def run_cell(cell: Cell, *, mine: bool = False, force: bool = False) -> dict[str, Any]:
     """Run a cell, or what is left of it, and mine with it if others need its lists."""
-    trained_before = not force and _is_trained(cell.folder)
+    trained_before = not force and cell.is_trained
     if force:
         reads = [Path(file) for file in (cell.recipe.data, cell.recipe.candidates) if file]
         prepare_run(cell.folder, cell.recipe, force=True, reads=reads)
     if cell.beginner is not None:
         _take_round_one(cell, cell.beginner)
-    run_recipe(cell.folder, cell.recipe)
+    run_recipe(cell.folder, cell.recipe, data=open_training_data(cell.recipe, checked=True))
     if mine and not cell.lists.exists():
         mine_run(cell.folder / ROUND_ONE, cell.lists, config=cell.recipe.mining)
     return result_line(cell, threads=None if trained_before else torch.get_num_threads())
 
 
-def told_result(line: Mapping[str, Any]) -> str:
+def _told(line: Mapping[str, Any]) -> str:
     """The result of a cell in a few words."""
     test = "" if line["test"] is None else f", test rsum {line['test']['rsum']:.1f}"
     return f"dev rsum {line['dev']['rsum']:.1f} in epoch {line['best_epoch']}{test}"
 
 
-def _stale(
-    cells: Iterable[Cell], lines: Mapping[tuple[str, int], Mapping[str, Any]], *, fingerprint: str
-) -> list[Cell]:
-    """The cells whose lines tell of other settings or data."""
-    found = []
-    for cell in cells:
-        line = lines.get((cell.label, cell.recipe.seed))
-        wanted = (cell.digest, fingerprint)
-        if line is not None and (line.get("digest"), line.get("data")) != wanted:
-            found.append(cell)
-    return found
+def _is_stale(cell: Cell, lines: Results, fingerprint: str | None = None) -> bool:
+    """Whether a cell has a line that tells of other settings, or of other data."""
+    line = lines.get((cell.label, cell.recipe.seed))
+    if line is None:
+        return False
+    return line.get("digest") != cell.digest or fingerprint not in (None, line.get("data"))
 
 
-def _anew(cells: Iterable[Cell], stale: Iterable[Cell]) -> set[str]:
-    """The cells to start anew: stale ones, begun ones of other settings, and who needs them."""
+def _anew(cells: Iterable[Cell], stale: Iterable[Cell], fingerprint: str) -> set[str]:
+    """The cells to start anew: stale ones, those begun otherwise, and who needs any of them."""
     names = {cell.name for cell in stale}
     for cell in cells:  # those that are needed come first
-        config = RunDirectory(cell.folder).config
-        is_other = config.is_file() and load_recipe(config) != cell.recipe
-        if is_other or any(need.name in names for need in cell.needs):
+        needs_one = any(need.name in names for need in cell.needs)
+        if needs_one or _was_begun_otherwise(cell, fingerprint):
             names.add(cell.name)
     return names
+
+
+def _was_begun_otherwise(cell: Cell, fingerprint: str) -> bool:
+    """Whether the folder holds a run with other settings or on other data."""
+    config = RunDirectory(cell.folder).config
+    if not config.is_file():
+        return False
+    origins = [RunDirectory(cell.folder / name).origin for name in (ROUND_ONE, ROUND_TWO)]
+    begun_on = {json.loads(origin.read_bytes())["data"] for origin in origins if origin.is_file()}
+    return load_recipe(config) != cell.recipe or not begun_on <= {fingerprint}
 
 
 def _with_needs(chosen: Iterable[Cell], cells: Sequence[Cell]) -> list[Cell]:
     """Some cells and those that they need, in the order of all."""
     names = {each.name for cell in chosen for each in (*cell.needs, cell)}
     return [cell for cell in cells if cell.name in names]
-
-
-def _is_trained(folder: Path) -> bool:
-    rounds = (folder / ROUND_ONE, folder / ROUND_TWO)
-    if not any(RunDirectory(path).config.is_file() for path in rounds):
-        return False
-    last = rounds[load_recipe(RunDirectory(folder).config).rounds == "both"]
-    if not RunDirectory(last).config.is_file():
-        return False
-    return RunSummary.read(last).stage in ("finished", "stopped early")
 
 
 def _take_round_one(cell: Cell, beginner: Cell) -> None:

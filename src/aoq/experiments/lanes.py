@@ -27,6 +27,8 @@ from aoq.progress import be_quiet, console, progress_bar, say
 from aoq.storage import RunDirectory, read_json_lines
 
 _LOOK_EVERY_SECONDS = 0.5
+# What every round imports, and takes seconds for.
+_PRELOADED = ["aoq.training.two_rounds", "lightning_fabric", "torch.utils.tensorboard"]
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def _context() -> Any:
     if sys.platform == "win32" or torch.cuda.is_available():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["aoq.training.two_rounds"])
+    context.set_forkserver_preload(_PRELOADED)
     return context
 
 
@@ -214,9 +216,7 @@ def _stop(running: Sequence[_Lane]) -> None:
             lane.process.kill()
 
 
-def _run_in_lane(
-    work: Callable[[], Any], results: connection.Connection, threads: int
-) -> None:  # pragma: no cover
+def _run_in_lane(work: Callable[[], Any], results: connection.Connection, threads: int) -> None:
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C is for the process that started this one, which passes it on once
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

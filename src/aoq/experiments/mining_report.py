@@ -46,7 +46,7 @@ def _scores_table(report: MiningReport) -> Table:
 def _notes(report: MiningReport) -> Iterator[Text]:
     i2t, t2i = report.i2t, report.t2i
     ranked = f"the lists of {i2t.n_ranked} images and {t2i.n_ranked} texts"
-    if i2t.dropped:
+    if i2t.dropped and i2t.n_ranked:
         yield Text(f"What was dropped is sampled from {ranked}.", style="dim")
     if i2t.n_excused or t2i.n_excused:
         yield Text(

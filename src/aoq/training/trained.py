@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -113,8 +114,12 @@ def _encode_on_disk(
 ) -> EncodedDataset[Encoding]:
     """Encode with all processes, or find what was encoded before."""
     directory, dataset = RunDirectory(run), collator.dataset
+    files = [file for file in (directory.model, directory.vocabulary) if file.is_file()]
+    settings = asdict(load_recipe(directory.config).model)
     folder = encodings_folder(
-        directory.encodings, model_hash=hash_file(directory.model), data=dataset.fingerprint
+        directory.encodings,
+        model_hash=json.dumps([[hash_file(file) for file in files], settings]),
+        data=dataset.fingerprint,
     )
     encode_to_disk(
         model,
@@ -202,7 +207,7 @@ def mine_split(
         )
     if mined is not None:
         report = mining_report(
-            teacher.scorer, teacher.encoded, teacher.dataset, mined, config=config
+            teacher.scorer, teacher.encoded, teacher.dataset, mined, config=config, sample=sample
         )
         report.save(report_file(out))
         mined.lists.save(out)  # last: what is there is complete

@@ -45,7 +45,7 @@ _KINDS: Mapping[str, type] = {
     "rows": list,
 }
 _ROW_KINDS: Mapping[str, type] = {"label": str, "recipe": str, "settings": dict, "teacher": str}
-_EXPECTED = {str: "text", list: "a list", dict: "a table"}
+_EXPECTED: Mapping[type, str] = {str: "text", list: "a list", dict: "a table"}
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def load_definition(name: str | Path) -> Definition:
     """
     path = Path(name) if Path(name).suffix == ".toml" else _SHIPPED / f"{name}.toml"
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in _SHIPPED.glob("*.toml")))
+        known = ", ".join(_shipped_names())
         raise UserError(f"there is no experiment {name}; give a .toml file or one of: {known}.")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -140,6 +140,10 @@ def load_definition(name: str | Path) -> Definition:
     definition = _parsed(table, path)
     _require_sound(definition)
     return definition
+
+
+def _shipped_names() -> list[str]:
+    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
 
 
 def _parsed(table: Mapping[str, Any], path: Path) -> Definition:

@@ -1,0 +1,101 @@
+"""`aoq experiment`: a table's rows, each with several seeds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from aoq.cli.base import Count, Flag, app, next_steps
+from aoq.errors import UserError
+
+_SEVERAL = Parameter(consume_multiple=True, negative=())
+
+
+@app.command
+def experiment(
+    name: str | None = None,
+    /,
+    *,
+    data: Path | None = None,
+    out: Path | None = None,
+    seeds: Annotated[tuple[int, ...], _SEVERAL] = (),
+    rows: Annotated[tuple[str, ...], _SEVERAL] = (),
+    lanes: Count | None = None,
+    results: Path | None = None,
+    list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
+    force: Flag = False,
+) -> None:
+    """Run the rows of an experiment, each with several seeds, side by side.
+
+    Without a name it lists the experiments that there are. Interrupted, the same command
+    continues; what is finished is not done again.
+
+    Parameters
+    ----------
+    name
+        An experiment that comes with aoq, or a TOML file of your own.
+    data
+        Folder of the data set.
+    out
+        Folder of the runs, each in RECIPE/seed-N; default: runs/NAME. Experiments that share it
+        train what they have in common once.
+    seeds
+        Other seeds than the experiment's, or some of them.
+    rows
+        Only the rows with these labels, and the teachers that they need.
+    lanes
+        Runs at a time, which share the cores; default: as many as cores, one on a GPU.
+    results
+        File to which each result is added as a line of JSON; default: OUT/results.jsonl.
+    list_
+        Only show the rows, and rsum where they are done.
+    force
+        Do again what was done with other settings or data.
+    """
+    from rich.console import Console
+
+    from aoq.experiments.definitions import load_definition, shipped_definitions
+
+    if name is None:
+        from aoq.cli.base import print_table
+
+        print_table(list(shipped_definitions().items()))
+        next_steps("aoq experiment scenes-table1 --list")
+        return
+    definition = load_definition(name)
+
+    from aoq.experiments.grid import grid_table, plan_grid, read_results, results_file, run_grid
+
+    out = out or Path("runs") / definition.name
+    results = results or results_file(out)
+    again = f"aoq experiment {name} --data {data or 'FOLDER'} --out {out}"
+    if list_:
+        cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows)
+        lines = read_results(results, definition.name)
+        Console(highlight=False).print(grid_table(definition, cells, lines))
+        next_steps(again)
+        return
+    if data is None:
+        hint = f" It is meant for: {definition.data}" if definition.data else ""
+        raise UserError(f"no data set is named; add --data FOLDER.{hint}")
+    problems = run_grid(
+        definition,
+        data=data,
+        out=out,
+        seeds=seeds,
+        rows=rows,
+        lanes=lanes,
+        results=results,
+        force=force,
+    )
+    cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows)
+    lines = read_results(results, definition.name)
+    Console(highlight=False).print(grid_table(definition, cells, lines))
+    for job, problem in problems.items():
+        sys.stderr.write(f"error: {job}: {problem}\n")
+    next_steps(f"aoq runs {out}")
+    if problems:
+        sys.exit(1)

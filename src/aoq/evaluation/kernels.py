@@ -1,0 +1,51 @@
+"""The inner loop of ranking, compiled: how many scores of a block are not below the right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from aoq.types import Ids
+
+Scores = npt.NDArray[np.floating[Any]]
+Int32s = npt.NDArray[np.int32]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _compiled(function: Function) -> Function:
+    """Compile when first called; the result is kept on disk, if there is a place to keep it."""
+    try:
+        return cast("Function", njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # neither the installation nor the user's cache can be written to
+        return cast("Function", njit(nogil=True)(function))
+
+
+@_compiled
+def count_not_below(
+    scores: Scores,
+    row_starts: Ids,
+    row_floors: Scores,
+    columns: Ids,
+    column_floors: Scores,
+    row_counts: Int32s,
+    column_counts: Int32s,
+) -> None:
+    """Count for pairs in rows the scores of the row, for pairs in columns those of the column.
+
+    The pairs of row r are `row_starts[r]` up to `row_starts[r + 1]`; pair p of the others is in
+    the column `columns[p]`. A score that is no number is not below anything.
+    """
+    for row in range(len(scores)):
+        values = scores[row]
+        for pair in range(row_starts[row], row_starts[row + 1]):
+            floor = row_floors[pair]
+            count = np.int32(0)
+            for column in range(len(values)):
+                count += np.int32(not values[column] < floor)
+            row_counts[pair] += count
+        for pair in range(len(columns)):
+            column_counts[pair] += np.int32(not values[columns[pair]] < column_floors[pair])

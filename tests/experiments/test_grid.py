@@ -1,0 +1,375 @@
+"""`aoq experiment`: rows and seeds, who waits for whom, kills, failures and mistakes."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from aoq.errors import UserError
+from aoq.experiments.definitions import load_definition, shipped_definitions
+from aoq.experiments.grid import plan_grid, read_results
+from aoq.experiments.lanes import Job, run_side_by_side
+from aoq.experiments.runs import METRICS, find_runs
+from aoq.recipes import load_recipe, save_recipe
+from aoq.storage import RunDirectory, hash_file, read_json_lines
+from aoq.training.trained import stored_result
+from tests.conftest import write_precomp
+from tests.mining.test_cli import aoq, assert_refused
+from tests.training.test_round import small_recipe
+
+pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+
+ROOT = Path(__file__).parents[2]
+ROWS = """
+name = "small"
+seeds = [0, 1]
+teacher = "small.toml"
+
+[mining]
+depth_texts = 12
+depth_images = 5
+
+[[rows]]
+label = "VSRN"
+recipe = "small.toml+online"
+
+[[rows]]
+label = "VSRN + OffTri"
+recipe = "small.toml+off-tri"
+
+[[rows]]
+label = "VSRN (Fine-tune)"
+recipe = "small.toml+fine-tune"
+
+[[rows]]
+label = "VSE, own teacher"
+recipe = "small.toml+off-quin"
+teacher = "VSE"
+settings = { model.name = "vse" }
+
+[[rows]]
+label = "VSE"
+recipe = "small.toml+online"
+settings = { model.name = "vse" }
+"""
+LABELS = ("VSRN", "VSRN + OffTri", "VSRN (Fine-tune)", "VSE, own teacher", "VSE")
+TIMES = ("seconds", "steps_per_second", "threads", "date")
+
+
+def write_definition(folder: Path, text: str = ROWS, **rounds) -> Path:
+    """A definition and its recipe, with shorter or longer rounds."""
+    recipe = small_recipe("")
+    one = replace(recipe.round_one, **{"epochs": 2, **rounds})
+    two = replace(recipe.round_two, **{"epochs": 2, **rounds})
+    save_recipe(replace(recipe, round_one=one, round_two=two), folder / "small.toml")
+    (folder / "mine.toml").write_text(text)
+    return folder / "mine.toml"
+
+
+def without_times(path):
+    """The lines of a results file by row and seed, each there once."""
+    lines = read_json_lines(path)
+    found = {(line["row"], line["seed"]): line for line in lines}
+    assert len(found) == len(lines)
+    return {
+        key: {name: value for name, value in line.items() if name not in TIMES}
+        for key, line in found.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An experiment that nothing interrupted, two runs at a time."""
+    folder = tmp_path_factory.mktemp("grid")
+    definition, data = write_definition(folder), write_precomp(folder / "precomp")
+    done = aoq("experiment", definition, "--data", data, "--out", folder / "out", "--lanes", 2)
+    assert done.returncode == 0, done.stderr
+    return definition, data, folder / "out"
+
+
+def test_every_row_ends_with_every_seed_and_one_complete_line(whole):
+    _, _, out = whole
+    lines = read_json_lines(out / "results.jsonl")
+    assert sorted((line["row"], line["seed"]) for line in lines) == sorted(
+        (label, seed) for label in LABELS for seed in (0, 1)
+    )
+    for line in lines:
+        assert line["experiment"] == "small"
+        assert [point["epoch"] for point in line["curve"]] == [1, 2]
+        best = max(line["curve"], key=lambda point: point["rsum"])
+        assert line["best_epoch"] == best["epoch"]
+        assert line["dev"]["rsum"] == best["rsum"]
+        assert set(line["test"]) == set(line["dev"]) == set(METRICS)
+        assert line["seconds"] > 0
+        assert line["steps_per_second"] > 0
+        assert line["threads"] == 1
+        assert line["settings"]["model.joint_width"] == 8
+        assert not {"seed", "data", "candidates"} & line["settings"].keys()
+    assert len({line["digest"] for line in lines}) == len(lines)
+    assert len({line["data"] for line in lines}) == 1
+
+
+def test_cells_are_runs_and_only_those_that_have_to_train_round_one(whole):
+    _, _, out = whole
+    rounds = {str(run.path.relative_to(out.resolve())) for run in find_runs([out.resolve()])}
+    assert {path for path in rounds if "seed-0" in path} == {
+        "small.toml+online/seed-0/round-one",
+        "small.toml+off-tri/seed-0/round-two",
+        "small.toml+fine-tune/seed-0/round-one",
+        "small.toml+fine-tune/seed-0/round-two",
+        "small-VSE-own-teacher/seed-0/round-two",
+        "small-VSE/seed-0/round-one",
+    }
+    lists = {path.relative_to(out).parts[0] for path in out.rglob("candidates.safetensors")}
+    assert lists == {"small.toml+online", "small-VSE"}
+    assert all(run.stage == "finished" for run in find_runs([out]))
+    line = read_results(out / "results.jsonl", "small")["VSRN + OffTri", 1]
+    stored = stored_result(out / "small.toml+off-tri/seed-1/round-two", split="test")
+    assert line["test"] == {name: stored[name] for name in METRICS}
+
+
+def test_fine_tuning_starts_from_the_teacher_s_weights_without_training_them_again(whole):
+    _, _, out = whole
+    teacher = RunDirectory(out / "small.toml+online/seed-0/round-one")
+    copied = RunDirectory(out / "small.toml+fine-tune/seed-0/round-one")
+    assert hash_file(teacher.trainer) == hash_file(copied.trainer)
+    trained = [line for line in read_json_lines(copied.events) if line["event"] == "epoch"]
+    assert trained == [line for line in read_json_lines(teacher.events) if line["event"] == "epoch"]
+    origin = RunDirectory(out / "small.toml+fine-tune/seed-0/round-two").origin.read_text()
+    assert hash_file(teacher.model) in origin
+
+
+def test_a_finished_experiment_is_left_alone_and_listed(whole):
+    definition, data, out = whole
+    files = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    assert aoq("experiment", definition, "--data", data, "--out", out).returncode == 0
+    assert files == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    seen = aoq("experiment", definition, "--out", out, "--list", "--seeds", 1, 2)
+    line = read_results(out / "results.jsonl", "small")["VSE", 1]
+    (row,) = [text.split() for text in seen.stdout.splitlines() if text.startswith("  VSE  ")]
+    assert row[-2:] == [f"{line['test']['rsum']:.1f}", "-"]
+
+
+def test_rows_and_seeds_can_be_chosen_and_bring_their_teachers(tmp_path, whole):
+    definition, data, out = whole
+    chosen = ("--rows", "VSRN + OffTri", "--seeds", 1, "--lanes", 1)
+    results = tmp_path / "lines" / "results.jsonl"
+    done = aoq(
+        *("experiment", definition, "--data", data, "--out", tmp_path / "out", *chosen),
+        *("--results", results),
+    )
+    assert done.returncode == 0, done.stderr
+    found = without_times(results)
+    assert set(found) == {("VSRN", 1), ("VSRN + OffTri", 1)}
+    assert found.items() <= without_times(out / "results.jsonl").items()
+    refused = aoq("experiment", definition, "--data", data, "--rows", "VSRM")
+    assert_refused(refused, "has no row 'VSRM'", "'VSRN + OffTri'")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_interrupted_experiment_continues_to_the_same_results(tmp_path, whole, number):
+    definition, data, out = whole
+    arguments = ("experiment", definition, "--data", data, "--out", tmp_path / "out")
+    arguments = (*arguments, "--seeds", 0, "--lanes", 2)
+    process = start(arguments)
+    while not list(tmp_path.glob("out/*/seed-*/round-two/trainer.pt")) and process.poll() is None:
+        time.sleep(0.005)
+    os.killpg(process.pid, number)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == (-number if number == signal.SIGKILL else 143), message
+    assert_at_rest(tmp_path / "out")
+    assert len(read_json_lines(tmp_path / "out" / "results.jsonl")) < len(LABELS)
+    done = aoq(*arguments)
+    assert done.returncode == 0, done.stderr
+    continued, uninterrupted = (
+        without_times(folder / "results.jsonl") for folder in (tmp_path / "out", out)
+    )
+    assert set(continued) == {(label, 0) for label in LABELS}
+    assert continued.items() <= uninterrupted.items()
+
+
+def test_a_signal_lets_every_lane_save_the_step_under_way(tmp_path, whole):
+    _, data, _ = whole
+    definition = write_definition(
+        tmp_path, epochs=1000, log_every=1, checkpoint_every=10**6, batch_size=2
+    )
+    process = start(("experiment", definition, "--data", data, "--out", tmp_path, "--lanes", 2))
+    cells = ("small.toml+online", "small-VSE")  # the teachers, which need nobody
+    runs = [RunDirectory(tmp_path / cell / "seed-0/round-one") for cell in cells]
+    while process.poll() is None and not all(_steps(run) for run in runs):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 130, message
+    for run in runs:
+        saved = torch.load(run.trainer, weights_only=True)["state"]
+        last = _steps(run)[-1]
+        assert (saved["epoch"] + 1, saved["step"]) == (last["epoch"], last["step"])
+
+
+def start(arguments):
+    """The command in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "aoq", *map(str, arguments)],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def assert_at_rest(out):
+    """Nobody writes there any more."""
+    time.sleep(0.5)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    time.sleep(1)
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+
+
+def _steps(run):
+    return [line for line in read_json_lines(run.events) if line["event"] == "steps"]
+
+
+def test_who_needs_a_failed_run_is_left_out_and_the_others_go_on(tmp_path, whole):
+    _, data, _ = whole
+    definition = write_definition(tmp_path, epochs=1)
+    in_the_way = tmp_path / "out/small.toml+online/seed-0/notes.txt"
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_text("mine")
+    done = aoq(
+        *("experiment", definition, "--data", data, "--out", tmp_path / "out"),
+        *("--seeds", 0, "--lanes", 2),
+    )
+    assert done.returncode == 1
+    assert "VSRN, seed 0: " in done.stderr
+    assert "seed-0 exists and is no run" in done.stderr
+    assert "VSRN + OffTri, seed 0: left out, because it needs VSRN, seed 0." in done.stderr
+    assert set(without_times(tmp_path / "out/results.jsonl")) == {
+        ("VSE", 0),
+        ("VSE, own teacher", 0),
+    }
+    assert in_the_way.read_text() == "mine"
+
+
+def test_a_result_of_other_settings_is_told_and_done_again_only_with_force(tmp_path, whole):
+    _, data, _ = whole
+    write_definition(tmp_path, epochs=1)
+    rows = ROWS.split("[[rows]]")
+    short = "[[rows]]".join(rows[:3]).replace("[0, 1]", "[0]")
+    arguments = ("experiment", tmp_path / "mine.toml", "--data", data, "--out", tmp_path / "out")
+    arguments = (*arguments, "--lanes", 1)
+    (tmp_path / "mine.toml").write_text(short)
+    assert aoq(*arguments).returncode == 0
+    first = (tmp_path / "out/results.jsonl").read_text()
+
+    write_definition(tmp_path, short, epochs=1, learning_rate=1e-2)
+    told = aoq(*arguments)
+    assert told.returncode == 0
+    assert "VSRN + OffTri, seed 0 has a result of other settings" in told.stderr
+    assert "(other settings)" in aoq(*arguments, "--list").stdout
+    assert (tmp_path / "out/results.jsonl").read_text() == first
+
+    assert aoq(*arguments, "--force").returncode == 0
+    lines = read_json_lines(tmp_path / "out/results.jsonl")
+    assert [(line["row"], line["settings"]["round_one.learning_rate"]) for line in lines] == [
+        (label, rate) for rate in (1e-3, 1e-2) for label in ("VSRN", "VSRN + OffTri")
+    ]
+    latest = read_results(tmp_path / "out/results.jsonl", "small")
+    assert latest["VSRN", 0] == lines[2]
+    assert aoq(*arguments, "--force").returncode == 0
+    assert read_json_lines(tmp_path / "out/results.jsonl") == lines
+
+
+def test_a_job_whose_process_dies_fails_alone():
+    values = {}
+    problems = run_side_by_side(
+        [
+            Job("dies", partial(os._exit, 3)),
+            Job("waits", partial(abs, -2), after=("dies",)),
+            Job("a defect", partial(int, "three")),
+            Job("goes on", partial(abs, -1)),
+        ],
+        title="jobs",
+        lanes=2,
+        when_done=lambda job, value: values.update({job.name: value}),
+    )
+    assert values == {"goes on": 1}
+    assert problems["dies"] == "its process ended with code 3."
+    assert problems["waits"] == "left out, because it needs dies."
+    assert "ValueError: invalid literal" in problems["a defect"]
+
+
+@pytest.mark.parametrize("name", shipped_definitions())
+def test_every_shipped_experiment_can_be_planned(name, tmp_path):
+    definition = load_definition(name)
+    cells = plan_grid(definition, out=tmp_path, data=tmp_path)
+    assert {cell.recipe.seed for cell in cells} == set(definition.seeds)
+    rows = [cell for cell in cells if cell.is_row]
+    assert len(rows) == len(definition.rows) * len(definition.seeds)
+    for cell in cells:
+        assert load_recipe(cell.source).model.name == cell.recipe.model.name
+        assert all(need in cells[: cells.index(cell)] for need in cell.needs)
+        assert sum(part.epochs for part in cell.parts) == 8 or name == "scenes-table1"
+        if cell.recipe.rounds == "both":
+            assert cell.teacher is not None
+            assert cell.recipe.candidates == str(cell.teacher.lists)
+            assert cell.recipe.sampling.depth_texts <= cell.teacher.recipe.mining.depth_texts
+
+
+def test_the_first_seed_of_all_rows_comes_before_the_next(tmp_path):
+    cells = plan_grid(load_definition("flickr8k-table1"), out=tmp_path)
+    assert [cell.recipe.seed for cell in cells] == [0] * 12 + [1] * 12 + [2] * 12
+    assert math.prod(cell.label.startswith("VSRN") for cell in cells[:4]) == 1
+
+
+MISTAKES = {
+    "rows = 3": "rows is 3; expected a list",
+    "seeds = [0]": "has no rows",
+    "row = []": "there is no 'row'",
+    '[[rows]]\nlabel = "a"': "row 1 has no recipe",
+    '[[rows]]\nlabel = "a"\nrecipe = "vsrm-coco"': "there is no recipe 'vsrm-coco'",
+    '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\nsettings = { epochs = 3 }': "setting 'epochs'",
+    '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\nseed = 3': "there is no 'seed'",
+    'seeds = [0, 0]\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"': "each once",
+    'seeds = ["0"]\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"': "expected whole numbers",
+    'name = "a/b"\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"': "no name of a folder",
+    '[mining]\ndepth = 3\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"': "no setting 'depth'",
+    'teacher = "b"\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"': "there is no recipe 'b'",
+    'teacher = "a"\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"': "does not end with round one",
+    'teacher = "vsrn-coco"\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco+h500"\n'
+    "settings = { mining.depth_texts = 500 }": "draws from lists with depth_texts 500",
+    '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[rows]]\nlabel = "a"\nrecipe = "scan-coco"': (
+        "'a' and 'a' would be one run"
+    ),
+    '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[rows]]\nlabel = "b"\nrecipe = "vsrn-coco"': (
+        "'a' and 'b' would be one run"
+    ),
+    "rows = [": "is no TOML file",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_definition_with_a_mistake_is_refused_with_a_sentence(tmp_path, text):
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(UserError) as refused:
+        load_definition(tmp_path / "mine.toml")
+    assert MISTAKES[text] in str(refused.value)
+
+
+def test_unknown_experiments_and_missing_data_are_refused(whole):
+    definition, _, out = whole
+    assert_refused(aoq("experiment", "table9"), "there is no experiment table9", "flickr8k-table1")
+    assert_refused(aoq("experiment", "none.toml"), "there is no experiment none.toml")
+    assert_refused(aoq("experiment", "scenes-table1"), "add --data FOLDER", "aoq data build scenes")
+    refused = aoq("experiment", definition, "--data", out / "nowhere", "--out", out)
+    assert_refused(refused, "nowhere")
