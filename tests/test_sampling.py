@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from aoq.config import SamplingConfig
 from aoq.mining.candidates import CandidateLists, Provenance
-from aoq.randomness import generator
 from aoq.sampling import OfflineSampler
 from aoq.types import Positives
 
@@ -40,9 +39,8 @@ def data_set(n_images=12, *, seed=0, depth_texts=9, depth_images=5):
     )
 
 
-def sampler_of(positives, lists, *, seed=0, process_rank=0, **settings):
-    config = SamplingConfig(**settings)
-    return OfflineSampler(lists, positives, config=config, seed=seed, process_rank=process_rank)
+def sampler_of(positives, lists, *, seed=0, **settings):
+    return OfflineSampler(lists, positives, config=SamplingConfig(**settings), seed=seed)
 
 
 def drawn_ranks(sampler, lists, *, times):
@@ -84,25 +82,18 @@ def test_draws_come_from_the_head_of_the_lists_and_never_belong_together(
 
 
 @pytest.mark.parametrize("draws", ["uniform", "normal"])
-def test_a_draw_follows_from_seed_epoch_step_and_process_alone(draws):
+def test_a_draw_follows_from_seed_epoch_and_step_alone(draws):
     positives, lists = data_set()
     image_ids, text_ids = positives.pairs.T
 
-    def draw(seed, epoch, step, process_rank):
-        sampler = sampler_of(positives, lists, seed=seed, process_rank=process_rank, draws=draws)
+    def draw(seed, epoch, step):
+        sampler = sampler_of(positives, lists, seed=seed, draws=draws)
         return sampler.draw(image_ids, text_ids, epoch=epoch, step=step).texts.tolist()
 
-    keys = [(1, 2, 3, 0), (2, 2, 3, 0), (1, 3, 3, 0), (1, 2, 4, 0), (1, 2, 3, 1), (1, 2, 3, 2)]
+    keys = [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4)]
     first, again = ([draw(*key) for key in keys] for _ in range(2))
     assert first == again
     assert len({tuple(texts) for texts in first}) == len(keys)
-
-
-def test_the_first_process_draws_what_a_single_one_always_drew():
-    for seed, epoch, step in ((0, 0, 0), (7, 3, 41), (2**40, 1, 2)):
-        stream = generator(seed, epoch=epoch, step=step, process_rank=0)
-        always = np.random.default_rng([seed, 1, epoch, step])
-        assert stream.integers(2**60, size=8).tolist() == always.integers(2**60, size=8).tolist()
 
 
 def test_every_rank_is_drawn_about_equally_often():

@@ -6,6 +6,7 @@ paper's. A run stores the resolved tree, so that it can be repeated from its own
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -133,6 +134,14 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         _require(self.alpha > 0, f"loss.alpha is {self.alpha}; it has to be positive.")
+        for name in ("margin_online", "margin_offline"):
+            value = getattr(self, name)
+            _require(
+                0 <= value < math.inf, f"loss.{name} is {value}; it has to be a number from 0 on."
+            )
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            _require(math.isfinite(value), f"loss.{name} is {value}; it has to be a number.")
 
     @property
     def needs_candidates(self) -> bool:
@@ -192,7 +201,7 @@ class RoundConfig:
         )
         for name in ("learning_rate", "decay_factor", "clip_norm"):
             value = getattr(self, name)
-            _require(value > 0, f"{name} is {value}; it has to be positive.")
+            _require(0 < value < math.inf, f"{name} is {value}; it has to be positive.")
         _require(
             self.batch_size >= 2 * self.accumulate,
             f"batch_size is {self.batch_size}; in-batch negatives need at least 2 pairs"
@@ -305,8 +314,13 @@ class Recipe:
     def needs_round_one(self) -> bool:
         """Whether it mines with round one's model, starts from it or ends with it."""
         is_start = self.round_two.start_from == "round_one"
+        return self.rounds == "one" or is_start or self.mines
+
+    @property
+    def mines(self) -> bool:
+        """Whether round two draws from lists of round one's own model."""
         needs_lists = self.round_two.loss.needs_candidates and not self.candidates
-        return self.rounds == "one" or is_start or needs_lists
+        return self.rounds == "both" and needs_lists
 
     def with_loss(self, name: LossName) -> Recipe:
         """The same recipe with another loss in round two."""

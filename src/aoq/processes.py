@@ -8,7 +8,7 @@ Without torchrun there is one process, and nothing here does anything.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,11 +17,17 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from aoq.errors import UserError
 from aoq.progress import be_quiet
 
 Number = TypeVar("Number", bound=np.generic)
 # Dead processes are torchrun's business; one that waits for a slower one must not give up.
 _PATIENCE = timedelta(days=7)
+
+
+def share(total: int, part: int, parts: int) -> slice:
+    """One of so many consecutive parts of 0..total, as even as can be."""
+    return slice(total * part // parts, total * (part + 1) // parts)
 
 
 @dataclass(frozen=True)
@@ -41,8 +47,7 @@ class Processes:
         >>> [Processes(rank, 3).share(10) for rank in range(3)]
         [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
         """
-        rank = self.rank if rank is None else rank
-        return slice(total * rank // self.size, total * (rank + 1) // self.size)
+        return share(total, self.rank if rank is None else rank, self.size)
 
     def barrier(self) -> None:
         """Wait until all are here."""
@@ -50,6 +55,21 @@ class Processes:
             import torch.distributed
 
             torch.distributed.barrier()
+
+    def first_does(self, work: Callable[[], object]) -> None:
+        """Do something in the first process while all wait; its mistakes are everybody's."""
+        problems: list[list[str]] = [[]]
+        if self.is_first:
+            try:
+                work()
+            except UserError as error:
+                problems = [list(error.problems)]
+        if self.size > 1:
+            import torch.distributed
+
+            torch.distributed.broadcast_object_list(problems, src=0)
+        if problems[0]:
+            raise UserError(*problems[0])
 
     def gather(self, array: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:
         """The arrays of all processes, of one shape, in the first process; none in the others."""
@@ -83,7 +103,7 @@ def join_processes() -> Iterator[Processes]:
     try:
         processes = Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
         if not processes.is_first:
-            be_quiet()
+            be_quiet(silent=True)
         yield processes
     finally:
         torch.distributed.destroy_process_group()

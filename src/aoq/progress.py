@@ -31,13 +31,17 @@ from aoq.storage import append_json_line
 
 T = TypeVar("T")
 console = Console(stderr=True, highlight=False)
-_quiet = False
+_quiet = _silent = False
 
 
-def be_quiet() -> None:
-    """No bars and no warnings from this process: another one shows how far it is."""
-    global _quiet
-    _quiet = True
+def be_quiet(*, silent: bool = False) -> None:
+    """No bars and no warnings from this process, or nothing at all: another one speaks for it."""
+    global _quiet, _silent
+    _quiet, _silent = True, silent
+
+
+def is_silent() -> bool:
+    return _silent
 
 
 class _RateColumn(ProgressColumn):
@@ -96,7 +100,8 @@ def track(items: Iterable[T], description: str, *, total: int, unit: str) -> Ite
 
 def say(message: str) -> None:
     """One line worth keeping, on the terminal or in a log."""
-    console.print(message, soft_wrap=True, markup=False)
+    if not _silent:
+        console.print(message, soft_wrap=True, markup=False)
 
 
 def warn(message: str) -> None:

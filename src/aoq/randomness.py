@@ -1,7 +1,8 @@
-"""All randomness of training follows from (seed, epoch, step, process), and from nothing else.
+"""All randomness of training follows from (seed, epoch, step), and from nothing else.
 
 No generator state has to be kept: a run continued at a step draws the same order, the same
-offline negatives and the same dropout as one that was never interrupted.
+offline negatives and the same dropout as one that was never interrupted. Processes that share a
+step draw the same and take their share of it; only dropout differs from one to the next.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ import numpy as np
 from aoq.types import Ids
 
 
-def generator(seed: int, *, epoch: int, step: int, process_rank: int = 0) -> np.random.Generator:
-    """The draws of one step in one process; the first draws what it would draw alone."""
-    spawn_key = (process_rank,) if process_rank else ()
-    sequence = np.random.SeedSequence([seed, 1, epoch, step], spawn_key=spawn_key)
-    return np.random.default_rng(sequence)
+def generator(seed: int, *, epoch: int, step: int) -> np.random.Generator:
+    """The draws of one step, whoever takes part in it."""
+    return np.random.default_rng([seed, 1, epoch, step])
 
 
 def epoch_order(n_pairs: int, *, seed: int, epoch: int) -> Ids:

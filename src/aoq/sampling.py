@@ -2,8 +2,9 @@
 
 For a positive pair (i, t): a text t_off from the image's list, an image i_off from the text's
 list, the image i~_off of t_off and a text t~_off of i_off. Every draw follows from
-(seed, epoch, step, process) alone, so a continued run draws what an uninterrupted one would have
-drawn. Lists may be deeper than the draws: the depth of training is set without mining again.
+(seed, epoch, step) alone, so a continued run draws what an uninterrupted one would have drawn, and
+processes that share a step each know what all of them draw. Lists may be deeper than the draws:
+the depth of training is set without mining again.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _normal_weights(length: int) -> npt.NDArray[np.float64]:
 
 
 class OfflineSampler:
-    """Draws from the first `depth` candidates of every list, in one process of a run."""
+    """Draws from the first `depth` candidates of every list."""
 
     def __init__(
         self,
@@ -63,12 +64,10 @@ class OfflineSampler:
         *,
         config: SamplingConfig,
         seed: int,
-        process_rank: int = 0,
     ) -> None:
         self.positives = positives
         self.config = config
         self.seed = seed
-        self.process_rank = process_rank
         self._texts = lists.i2t[:, : config.depth_texts]
         self._images = lists.t2i[:, : config.depth_images]
         if lists.depth_texts < config.depth_texts or lists.depth_images < config.depth_images:
@@ -80,7 +79,7 @@ class OfflineSampler:
 
     def draw(self, image_ids: Ids, text_ids: Ids, *, epoch: int, step: int) -> OfflineNegatives:
         """The offline negatives of the pairs of one step."""
-        random = generator(self.seed, epoch=epoch, step=step, process_rank=self.process_rank)
+        random = generator(self.seed, epoch=epoch, step=step)
         texts, images = self._draw(image_ids, text_ids, random)
         if self.config.redraw:
             for _ in range(self.config.tries):

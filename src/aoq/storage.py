@@ -22,6 +22,8 @@ from aoq.errors import UserError
 CONFIG = "config.toml"
 EVENTS = "events.jsonl"
 MANIFEST = "dataset.json"
+ROUND_ONE, ROUND_TWO = "round-one", "round-two"
+_LOCK = ".lock"
 _LEFTOVER = ".{}.*.part"  # what `atomic_file` and `atomic_folder` write under, before they rename
 
 
@@ -113,6 +115,25 @@ def is_vacant(path: Path) -> bool:
     if not path.is_dir():
         return not path.exists()
     return all(item.match(_LEFTOVER.format("*")) for item in path.iterdir())
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else writes to a folder that says so, where the system knows locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with (folder / _LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{folder} is being trained by another process; wait for it, or choose another "
+                "folder."
+            ) from None
+        yield
 
 
 @dataclass(frozen=True)

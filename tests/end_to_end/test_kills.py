@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, hash_file, read_json_lines
@@ -86,7 +87,12 @@ def results(out):
 
 
 def assert_same(whole, out):
-    """Weights, lists and results."""
+    """The best weights, the last ones with the optimiser's state, lists and results."""
+    for name in ("round-one", "round-two"):
+        one, two = (
+            torch.load(RunDirectory(run / name).trainer, weights_only=True) for run in (whole, out)
+        )
+        torch.testing.assert_close(two, one, rtol=0, atol=0)
     for name in ("round-one/model.safetensors", "round-two/model.safetensors"):
         assert hash_file(whole / name) == hash_file(out / name), name
     assert hash_file(RunDirectory(whole).candidates) == hash_file(RunDirectory(out).candidates)

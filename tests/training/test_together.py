@@ -62,14 +62,13 @@ def test_a_whole_recipe_runs_in_two_processes_and_is_continued_by_them(tmp_path,
     save_recipe(recipe, tmp_path / "recipe.toml")
     command = ("-m", "aoq", "run", tmp_path / "recipe.toml", "--out")
     torchrun(*command, tmp_path / "two")
-    alone = run_recipe(tmp_path / "one", recipe)
+    run_recipe(tmp_path / "one", recipe)
     for stage in ("round-one", "round-two"):
         one, two = weights(tmp_path / "one" / stage), weights(tmp_path / "two" / stage)
         for name, value in one.items():
             np.testing.assert_allclose(two[name], value, atol=1e-4, err_msg=name)
     results = read_json_lines(RunDirectory(tmp_path / "two" / "round-two").results)
     assert len(results) == 1
-    assert results[0]["rsum"] == pytest.approx(alone["rsum"], abs=20)
 
     last = RunDirectory(tmp_path / "two" / "round-two")
     before = weights(last.path)

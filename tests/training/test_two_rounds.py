@@ -12,13 +12,16 @@ from torch import nn
 from aoq.config import LossConfig
 from aoq.data.collate import Collator
 from aoq.errors import UserError
-from aoq.storage import RunDirectory, read_json_lines
+from aoq.storage import RunDirectory, locked, read_json_lines
 from aoq.training import round as round_module
 from aoq.training.checkpoint import load_own_model, load_run, load_weights, save_weights
 from aoq.training.inputs import TrainingData, open_training_data
+from aoq.training.plan import make_plan
 from aoq.training.statistics import CollapseWatch
 from aoq.training.trained import mine_run
 from aoq.training.two_rounds import run_recipe, train_round
+from aoq.types import Encoding
+from tests.conftest import write_precomp
 from tests.training.test_round import assert_same_weights, small_recipe, validations, weights
 
 
@@ -158,13 +161,9 @@ def test_a_collapsed_loss_is_told_once_with_what_to_do(tmp_path, precomp, monkey
             self.value = nn.Parameter(torch.zeros(1))
 
         def encode_images(self, regions):
-            from aoq.types import Encoding
-
             return Encoding(torch.ones(len(regions), 2) + self.value)
 
         def encode_texts(self, texts):
-            from aoq.types import Encoding
-
             return Encoding(torch.ones(len(texts.tokens), 2) + self.value)
 
         def score_matrix(self, images, texts):
@@ -237,3 +236,147 @@ def test_weights_that_are_shared_or_turned_are_kept(tmp_path):
     for name, value in first.state_dict().items():
         assert torch.equal(second.state_dict()[name], value)
     assert second.output.weight is second.words.weight
+
+
+def test_patience_within_an_epoch_ends_there_and_a_continued_round_ends_alike(
+    tmp_path, precomp, monkeypatch
+):
+    recipe = small_recipe(precomp)
+    settings = replace(
+        recipe.round_one, epochs=30, patience=2, validate_every=1, learning_rate=1e-9
+    )
+    recipe = replace(recipe, round_one=replace(settings, checkpoint_every=1))
+    data = open_training_data(recipe)
+    state = train_round(tmp_path / "whole", recipe, data, which="one")
+    assert state.waited == 2
+    assert len(events(tmp_path / "whole", "stopped_early")) == 1
+
+    class KilledError(Exception):
+        """Stands in for a kill."""
+
+    real, count = round_module.evaluate, 0
+
+    def dying(*args, **options):
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise KilledError
+        return real(*args, **options)
+
+    monkeypatch.setattr(round_module, "evaluate", dying)
+    with pytest.raises(KilledError):
+        train_round(tmp_path / "killed", recipe, data, which="one")
+    assert train_round(tmp_path / "killed", recipe, data, which="one") == state
+    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_round_without_a_single_step_is_refused(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    settings = replace(recipe.round_one, batch_size=400, accumulate=100)
+    recipe = replace(recipe, round_one=settings)
+    with pytest.raises(UserError, match="fewer than 2 pairs"):
+        train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+
+
+def test_force_looks_at_what_a_run_reads_before_it_removes_anything(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    run_recipe(tmp_path / "run", recipe)
+    lists = tmp_path / "other" / ".." / "run" / "candidates.safetensors"
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match="which this run reads"):
+        run_recipe(tmp_path / "run", replace(recipe, candidates=str(lists)), force=True)
+    elsewhere = write_precomp(tmp_path / "elsewhere", seed=9)
+    wrong = replace(small_recipe(elsewhere), candidates=str(lists.resolve()))
+    run_recipe(tmp_path / "victim", recipe)
+    with pytest.raises(UserError, match="another data set"):
+        run_recipe(tmp_path / "victim", wrong, force=True)
+    assert (tmp_path / "victim" / "round-two" / "model.safetensors").is_file()
+    with pytest.raises(UserError, match="another data set"):
+        run_recipe(tmp_path / "fresh", wrong)
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_harmless_changes_continue_a_run_and_others_are_named(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    result = run_recipe(tmp_path / "run", recipe)
+    moved = precomp.rename(tmp_path / "moved")
+    later = replace(
+        recipe,
+        data=str(moved),
+        mining=replace(recipe.mining, memory="1GiB"),
+        round_one=replace(recipe.round_one, log_every=3, checkpoint_every=2),
+    )
+    assert run_recipe(tmp_path / "run", later) == result
+    other = with_round_two(later, epochs=4, loss=LossConfig(name="adap_off_quin", alpha=0.4))
+    with pytest.raises(UserError, match=r"round_two\.loss\.alpha, round_two\.epochs") as error:
+        run_recipe(tmp_path / "run", other)
+    assert "log_every" not in str(error.value)
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    run_recipe(tmp_path / "run", recipe)
+
+    def files():
+        paths = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+        return {path: path.read_bytes() for path in paths}
+
+    before = files()
+    run_recipe(tmp_path / "run", recipe)
+    assert files() == before
+
+
+def test_a_folder_is_trained_by_one_program_at_a_time(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "run", recipe, data, which="one")
+    with locked(tmp_path / "run"), pytest.raises(UserError, match="by another process"):
+        train_round(tmp_path / "run", recipe, data, which="one")
+    train_round(tmp_path / "run", recipe, data, which="one")
+
+
+def test_scores_are_float32_where_encoders_are_not(tmp_path, precomp):
+    seen = set()
+
+    class Careless(nn.Module):
+        """Scores in whatever precision it is given."""
+
+        def __init__(self):
+            super().__init__()
+            self.images, self.words = nn.Linear(6, 4), nn.Embedding(40, 4)
+
+        def encode_images(self, regions):
+            return Encoding(self.images(regions.mean(dim=1)))
+
+        def encode_texts(self, texts):
+            return Encoding(self.images.weight.new_zeros(1) + self.words(texts.tokens).mean(dim=1))
+
+        def score_matrix(self, images, texts):
+            matrix = images.vectors @ texts.vectors.T
+            seen.add(matrix.dtype)
+            return matrix
+
+        def score_pairs(self, images, texts):
+            return (images.vectors * texts.vectors).sum(dim=1)
+
+    recipe = small_recipe(precomp)
+    recipe = replace(recipe, round_one=replace(recipe.round_one, epochs=1, precision="bfloat16"))
+    recipe = replace(recipe, model=replace(recipe.model, name="own"))
+    train_round(
+        tmp_path / "run", recipe, open_training_data(recipe), which="one", make_model=Careless
+    )
+    assert seen == {torch.float32}
+
+
+@pytest.mark.parametrize(("change", "stages"), [("online", 1), ("", 2), ("candidates", 1)])
+def test_a_plan_has_the_stages_of_its_recipe(precomp, change, stages):
+    recipe = small_recipe(precomp)
+    if change == "online":
+        recipe = replace(recipe, rounds="one")
+    if change == "candidates":
+        recipe = replace(recipe, candidates="lists.safetensors")
+    names = [name for name, _ in make_plan(recipe).rows()]
+    assert sum(name.startswith("round") for name in names) == stages
+    assert ("mining" in names) == (change == "")
+    parts = replace(recipe, round_one=replace(recipe.round_one, accumulate=8))
+    make_plan(parts)

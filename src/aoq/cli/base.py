@@ -129,6 +129,8 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _fail(problems: Sequence[str], *, code: int = 2) -> None:
-    for problem in problems:
+    from aoq.progress import is_silent
+
+    for problem in problems if not is_silent() else ():
         sys.stderr.write(f"error: {problem}\n")
     sys.exit(code)

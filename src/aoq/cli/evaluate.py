@@ -1,12 +1,35 @@
-"""`aoq evaluate`: how good a trained model is."""
+"""`aoq evaluate`: how good a trained model is, and how far that can be believed."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from aoq.cli.base import Json, app, first, print_metrics
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from aoq.cli.base import Count, Flag, Json, app, first, print_metrics
+from aoq.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from aoq.evaluation.protocols import JudgedFold
+
+_RESAMPLES = 1000
+_HEADINGS = {
+    "r1": "R@1",
+    "r5": "R@5",
+    "r10": "R@10",
+    "median_rank": "median rank",
+    "mean_rank": "mean rank",
+    "map_at_r": "mAP@R",
+    "rprecision": "R-Precision",
+}
 
 
 @app.command
@@ -15,6 +38,12 @@ def evaluate(
     split: str = "test",
     data: Path | None = None,
     memory: str | None = None,
+    folds: Count = 1,
+    bootstrap: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    paired: Flag = False,
+    cross: Flag = False,
+    extended: Flag = False,
+    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     as_json: Json = False,
 ) -> None:
     """Recalls, ranks and rsum of a trained model.
@@ -29,15 +58,194 @@ def evaluate(
         Data set; default: the one the model was trained on.
     memory
         Budget for encodings and blocks of scores, such as 2GiB.
+    folds
+        Consecutive parts of the images, judged one by one and averaged: 5 for COCO 1K.
+    bootstrap
+        Resamples of the queries, 1000 for instance, for the 95 % interval of every figure.
+    paired
+        Compare two runs, the second with the first, query by query, instead of joining them.
+    cross
+        How well positive pairs do in both directions at once (cross-retrieval rank).
+    extended
+        CxC and ECCV Caption on COCO's test set; needs the package eccv-caption.
+    seed
+        Of the resamples.
     as_json
         Print JSON for programs.
     """
-    from aoq.training.trained import evaluate_runs
-
     first(runs)
-    results = evaluate_runs(runs, split=split, data=data, memory=memory)
-    rows = {name: metrics.as_dict() for name, metrics in results}
+    if paired and len(set(runs)) != 2:
+        raise UserError(f"--paired compares two runs, but {len(set(runs))} are named; name two.")
+    if folds > 1 or bootstrap or paired or cross or extended:
+        wanted = _Wanted(folds, bootstrap, paired, cross, extended, seed)
+        rows = _examine(runs, wanted, split=split, data=data, memory=memory)
+    else:
+        from aoq.training.trained import evaluate_runs
+
+        results = evaluate_runs(runs, split=split, data=data, memory=memory)
+        rows = {name: metrics.as_dict() for name, metrics in results}
     if as_json:
         sys.stdout.write(json.dumps(rows if len(runs) > 1 else rows[str(runs[0])]) + "\n")
     else:
-        print_metrics(rows, title=f"split {split}")
+        print_metrics(rows, title=_title(split, folds))
+        _print_more(rows)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is asked for beyond the figures of the whole split."""
+
+    folds: int
+    bootstrap: int | None
+    paired: bool
+    cross: bool
+    extended: bool
+    seed: int
+
+    @property
+    def resamples(self) -> int:
+        return self.bootstrap or _RESAMPLES
+
+
+def _examine(
+    runs: tuple[Path, ...], wanted: _Wanted, *, split: str, data: Path | None, memory: str | None
+) -> dict[str, dict[str, Any]]:
+    """One row a run, and of several runs that are not compared, their ensemble."""
+    from aoq.evaluation.extended import ExtendedJudge, open_package
+    from aoq.evaluation.protocols import judge_folds
+    from aoq.training.trained import ScoredSplit, open_splits
+
+    if wanted.extended:
+        open_package()  # before anything is encoded
+    parts = {str(part.runs[0]): part for part in open_splits(runs, split=split, data=data)}
+    if len(parts) > 1 and not wanted.paired:
+        parts["ensemble"] = ScoredSplit.together(list(parts.values()))
+    judge = ExtendedJudge.of(parts[str(runs[0])].dataset) if wanted.extended else None
+    judged: dict[str, list[JudgedFold]] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    for name, part in parts.items():
+        judged[name] = judge_folds(
+            part.scorer,
+            part.encoded,
+            part.dataset.positives,
+            memory=memory,
+            folds=wanted.folds,
+        )
+        rows[name] = _row(judged[name], wanted)
+        if judge is not None:
+            figures = judge.judge(part.scorer, part.encoded, memory=memory)
+            rows[name]["extended"] = _rounded(figures)
+    if wanted.paired:
+        one, two = map(str, runs)
+        rows[two]["paired"] = {"minus": one, **_differences(judged[one], judged[two], wanted)}
+    return rows
+
+
+def _row(folds: list[JudgedFold], wanted: _Wanted) -> dict[str, Any]:
+    """Everything that follows from the ranks of one model."""
+    from aoq.evaluation.bootstrap import bootstrap
+    from aoq.evaluation.cross_retrieval import CrossRetrieval
+    from aoq.evaluation.protocols import average
+
+    row: dict[str, Any] = {**average(folds).as_dict(), "folds": wanted.folds}
+    if wanted.bootstrap:
+        intervals = bootstrap(folds, resamples=wanted.bootstrap, seed=wanted.seed)
+        row["intervals"] = {
+            name: [round(part.low, 3), round(part.high, 3)] for name, part in intervals.items()
+        }
+    if wanted.cross:
+        ranks = CrossRetrieval.of(folds)
+        row["cross_retrieval"] = {
+            "pairs": len(ranks.ranks),
+            "median": round(ranks.median, 3),
+            "histogram": {part.name: part.count for part in ranks.histogram()},
+        }
+    return row
+
+
+def _differences(
+    one: list[JudgedFold], two: list[JudgedFold], wanted: _Wanted
+) -> dict[str, dict[str, float]]:
+    from aoq.evaluation.bootstrap import paired_bootstrap
+
+    differences = paired_bootstrap(one, two, resamples=wanted.resamples, seed=wanted.seed)
+    return {name: _rounded(asdict(difference)) for name, difference in differences.items()}
+
+
+def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in figures.items()}
+
+
+# Tables
+
+
+def _title(split: str, folds: int) -> str:
+    return f"split {split}" + (f", mean of {folds} folds" if folds > 1 else "")
+
+
+def _print_more(rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """A table for each thing that was asked for."""
+    from rich.console import Console
+
+    console = Console()
+    intervals = {
+        name: {key: f"[{low:.1f}, {high:.1f}]" for key, (low, high) in found.items()}
+        for name, row in rows.items()
+        if (found := row.get("intervals"))
+    }
+    cross = {
+        name: {key: f"{100 * count / found['pairs']:.1f}" for key, count in bins.items()}
+        for name, row in rows.items()
+        if (found := row.get("cross_retrieval")) and (bins := found["histogram"])
+    }
+    extended = {
+        name: {key: f"{value:.1f}" for key, value in found.items()}
+        for name, row in rows.items()
+        if (found := row.get("extended"))
+    }
+    for title, columns in (
+        ("95 % intervals over queries (bootstrap)", intervals),
+        ("cross-retrieval rank, % of the positive pairs", cross),
+        ("more right answers (CxC, ECCV Caption), %", extended),
+    ):
+        if columns:
+            console.print(_table(title, columns))
+    for name, row in rows.items():
+        if "paired" in row:
+            console.print(_paired_table(name, row["paired"]))
+
+
+def _table(title: str, columns: Mapping[str, Mapping[str, str]]) -> Table:
+    """One column a run, one row a figure."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right")
+    for key in next(iter(columns.values())):
+        table.add_row(_heading(key), *(column[key] for column in columns.values()))
+    return table
+
+
+def _paired_table(name: str, found: Mapping[str, Any]) -> Table:
+    columns: dict[str, dict[str, str]] = {"difference": {}, "95 % interval": {}, "below zero": {}}
+    for key, difference in found.items():
+        if key != "minus":
+            columns["difference"][key] = f"{difference['value']:+.1f}"
+            columns["95 % interval"][key] = f"[{difference['low']:+.1f}, {difference['high']:+.1f}]"
+            columns["below zero"][key] = f"{100 * difference['below_zero']:.1f} %"
+    return _table(f"{name} minus {found['minus']}, the same queries (paired bootstrap)", columns)
+
+
+def _heading(key: str) -> str:
+    """`i2t_r1` as people write it.
+
+    >>> _heading("i2t_median_rank"), _heading("t2i_eccv_map_at_r"), _heading("rsum")
+    ('i2t median rank', 't2i eccv mAP@R', 'rsum')
+    """
+    for ending, written in _HEADINGS.items():
+        if key.endswith(f"_{ending}"):
+            return key.removesuffix(ending).replace("_", " ") + written
+    return key

@@ -88,7 +88,8 @@ def run(
         Start anew where `out` exists.
     """
     from aoq.processes import join_processes
-    from aoq.training.two_rounds import ROUND_ONE, ROUND_TWO, run_recipe
+    from aoq.storage import ROUND_ONE, ROUND_TWO
+    from aoq.training.two_rounds import run_recipe
 
     if plan:
         from aoq.training.plan import make_plan

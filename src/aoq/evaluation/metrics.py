@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
@@ -39,6 +40,12 @@ class DirectionMetrics:
             mean_rank=float(np.mean(ranks) + 1),
         )
 
+    @classmethod
+    def mean(cls, parts: Sequence[DirectionMetrics]) -> DirectionMetrics:
+        """Every figure on its own, each part with the same weight."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{n: float(np.mean([getattr(part, n) for part in parts])) for n in names})
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -53,6 +60,14 @@ class Metrics:
             i2t=DirectionMetrics.from_ranks(ranks.i2t), t2i=DirectionMetrics.from_ranks(ranks.t2i)
         )
 
+    @classmethod
+    def mean(cls, parts: Sequence[Metrics]) -> Metrics:
+        """Figures of folds, averaged: what is reported as COCO 1K."""
+        return cls(
+            i2t=DirectionMetrics.mean([part.i2t for part in parts]),
+            t2i=DirectionMetrics.mean([part.t2i for part in parts]),
+        )
+
     @property
     def rsum(self) -> float:
         """The six recalls added up."""
@@ -63,11 +78,15 @@ class Metrics:
         """R@1 and R@5 of both directions: what the published program selects by."""
         return sum(side.r1 + side.r5 for side in (self.i2t, self.t2i))
 
-    def as_dict(self) -> dict[str, float]:
-        """Flat and rounded: `i2t_r1`, ..., `rsum`."""
+    def figures(self) -> dict[str, float]:
+        """Flat: `i2t_r1`, ..., `rsum`."""
         flat = {
             f"{name}_{key}": value
             for name, side in (("i2t", self.i2t), ("t2i", self.t2i))
             for key, value in asdict(side).items()
         }
-        return {key: round(value, 3) for key, value in (flat | {"rsum": self.rsum}).items()}
+        return flat | {"rsum": self.rsum}
+
+    def as_dict(self) -> dict[str, float]:
+        """Flat and rounded, as results are stored and shown."""
+        return {key: round(value, 3) for key, value in self.figures().items()}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
+from aoq.evaluation.folds import split_into_folds
 from aoq.evaluation.metrics import Metrics
-from aoq.evaluation.ranks import ranks_in_blocks
-from aoq.scoring.blocks import block_size_within
+from aoq.evaluation.ranks import PairRanks, Ranks, pair_ranks_in_blocks
+from aoq.mining.together import block_size_for
 from aoq.scoring.encoded import EncodedDataset, encode_dataset
 from aoq.scoring.protocol import Scorer, TrainableModel
 from aoq.types import Positives
@@ -19,12 +22,28 @@ from aoq.types import Positives
 E = TypeVar("E")
 
 
+@dataclass(frozen=True, eq=False)
+class JudgedFold:
+    """The ranks of a fold, or of a whole split, from which every figure follows."""
+
+    positives: Positives
+    pair_ranks: PairRanks
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        return self.pair_ranks.best(self.positives)
+
+    @property
+    def metrics(self) -> Metrics:
+        return Metrics.from_ranks(self.ranks)
+
+
 def evaluate(
-    model: TrainableModel, collator: Collator, *, description: str = "evaluate"
+    model: TrainableModel, collator: Collator, *, description: str = "evaluate", folds: int = 1
 ) -> Metrics:
-    """Every image against every text of one split, both ways."""
+    """Every image against every text of one split, both ways; in folds, their average."""
     encoded = encode_dataset(model, collator, description=description)
-    return evaluate_encoded(model, encoded, collator.dataset.positives)
+    return evaluate_encoded(model, encoded, collator.dataset.positives, folds=folds)
 
 
 def evaluate_encoded(
@@ -33,10 +52,35 @@ def evaluate_encoded(
     positives: Positives,
     *,
     memory: str | None = None,
+    folds: int = 1,
 ) -> Metrics:
     """The same where everything is encoded, in blocks as large as `memory` allows."""
-    block_size = block_size_within(memory, encoded)
-    return Metrics.from_ranks(ranks_in_blocks(scorer, encoded, positives, block_size=block_size))
+    return average(judge_folds(scorer, encoded, positives, memory=memory, folds=folds))
+
+
+def judge_folds(
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
+    positives: Positives,
+    *,
+    memory: str | None = None,
+    folds: int = 1,
+) -> list[JudgedFold]:
+    """The ranks of each fold; of one fold, those of the whole split."""
+    block_size = block_size_for(memory, encoded, beside=0)
+    if folds == 1:
+        parts = [(positives, encoded)]
+    else:
+        parts = [(fold.positives, fold.of(encoded)) for fold in split_into_folds(positives, folds)]
+    return [
+        JudgedFold(own, pair_ranks_in_blocks(scorer, part, own, block_size=block_size))
+        for own, part in parts
+    ]
+
+
+def average(folds: Sequence[JudgedFold]) -> Metrics:
+    """Every figure computed in each fold, then averaged."""
+    return Metrics.mean([fold.metrics for fold in folds])
 
 
 def first_texts(dataset: PairDataset, n_texts: int) -> PairDataset:

@@ -125,7 +125,9 @@ class _Count(Generic[E]):
         from aoq.evaluation.kernels import count_not_below  # compiled, or read from a cache
 
         with torch.no_grad():
-            matrix = self.scorer.score_matrix(self.encoded.images[images], self.encoded.texts[texts])
+            matrix = self.scorer.score_matrix(
+                self.encoded.images[images], self.encoded.texts[texts]
+            )
         scores = np.ascontiguousarray(as_single(matrix).cpu().numpy())
         scores[self.positives.within(images, texts)] = -np.inf
         swapped = self.positives.swapped

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -31,6 +31,8 @@ from aoq.experiments.runs import RunSummary
 from aoq.progress import say, warn
 from aoq.recipes import load_recipe, save_recipe
 from aoq.storage import (
+    ROUND_ONE,
+    ROUND_TWO,
     RunDirectory,
     append_json_line,
     atomic_folder,
@@ -39,10 +41,11 @@ from aoq.storage import (
 )
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import mine_run
-from aoq.training.two_rounds import ROUND_ONE, ROUND_TWO, prepare_run, run_recipe
+from aoq.training.two_rounds import prepare_run, run_recipe
 
 Results = Mapping[tuple[str, int], Mapping[str, Any]]
-_NOT_SETTINGS = ("data", "candidates", "seed")
+# Told apart from the settings, or without influence on any result.
+_NOT_SETTINGS = ("data", "candidates", "seed", "log_every", "checkpoint_every", "memory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +76,7 @@ class Cell:
     @property
     def settings(self) -> dict[str, Any]:
         """What differs from the paper's defaults, by dotted name."""
-        changed = _differences(asdict(self.recipe), asdict(Recipe()))
-        return {name: value for name, value in changed.items() if name not in _NOT_SETTINGS}
+        return _differences(asdict(self.recipe), asdict(Recipe()))
 
     @property
     def digest(self) -> str:
@@ -184,7 +186,7 @@ def _same_round_one(one: Recipe, other: Recipe) -> bool:
 def _differences(
     table: Mapping[str, Any], base: Mapping[str, Any], prefix: str = ""
 ) -> dict[str, Any]:
-    """What differs between two trees of the same names.
+    """The settings that differ between two recipes.
 
     >>> _differences({"seed": 1, "model": {"name": "scan"}}, {"seed": 1, "model": {"name": "vse"}})
     {'model.name': 'scan'}
@@ -193,7 +195,7 @@ def _differences(
     for name, value in table.items():
         if isinstance(value, Mapping):
             found |= _differences(value, base[name], f"{prefix}{name}.")
-        elif value != base[name]:
+        elif value != base[name] and name not in _NOT_SETTINGS:
             found[prefix + name] = value
     return found
 
@@ -218,19 +220,17 @@ def read_results(path: Path, experiment: str) -> Results:
 def result_line(cell: Cell, *, threads: int | None) -> dict[str, Any]:
     """What a finished cell came to, from the files of its run.
 
-    Seconds are those of the steps; an epoch that was interrupted counts from where it went on.
+    Seconds are those of the steps; of an interrupted epoch the part after the last start counts.
     """
     summary = RunSummary.read(cell.last_round)
     assert summary.dev is not None
-    epochs: dict[int, dict[str, Any]] = {}
+    seconds, steps = 0.0, 0
     curve: dict[int, dict[str, float]] = {}
     for line in read_json_lines(RunDirectory(summary.path).events):
         if line["event"] == "epoch":
-            epochs[line["epoch"]] = line
+            seconds, steps = seconds + line["seconds"], steps + line["steps"]
         elif line["event"] == "validation":
             curve[line["epoch"]] = {name: line[name] for name in ("rsum", "i2t_r1", "t2i_r1")}
-    seconds = sum(line["seconds"] for line in epochs.values())
-    steps = sum(line["steps"] for line in epochs.values())
     return {
         "experiment": cell.experiment,
         "row": cell.label,
@@ -301,14 +301,15 @@ def run_grid(
     results = results or results_file(out)
     lines = read_results(results, definition.name)
     fingerprint = open_dataset(data, "train").fingerprint
-    stale = [cell for cell in cells if _is_stale(cell, lines, fingerprint)]
-    for cell in stale:
+    told = {cell.name for cell in cells if (cell.label, cell.recipe.seed) in lines}
+    stale = {cell.name for cell in cells if _is_stale(cell, lines, fingerprint)}
+    for name in sorted(stale):
         warn(
-            f"{cell.name} has a result of other settings or data in {results}; it "
+            f"{name} has a result of other settings or data in {results}; it "
             f"{'is done again' if force else 'stays: add --force to do it again'}."
         )
-    anew = _anew(cells, stale, fingerprint) if force else set()
-    done = {cell.name for cell in cells if (cell.label, cell.recipe.seed) in lines} - anew
+    anew = _anew(cells, stale, told - stale, fingerprint) if force else set()
+    done = told - anew
     todo = _with_needs([cell for cell in cells if cell.is_row and cell.name not in done], cells)
     mining = {cell.teacher.name for cell in todo if cell.teacher is not None}
     jobs = {
@@ -360,12 +361,12 @@ def _is_stale(cell: Cell, lines: Results, fingerprint: str | None = None) -> boo
     return line.get("digest") != cell.digest or fingerprint not in (None, line.get("data"))
 
 
-def _anew(cells: Iterable[Cell], stale: Iterable[Cell], fingerprint: str) -> set[str]:
+def _anew(cells: Iterable[Cell], stale: Set[str], fitting: Set[str], fingerprint: str) -> set[str]:
     """The cells to start anew: stale ones, those begun otherwise, and who needs any of them."""
-    names = {cell.name for cell in stale}
+    names = set(stale)
     for cell in cells:  # those that are needed come first
         needs_one = any(need.name in names for need in cell.needs)
-        if needs_one or _was_begun_otherwise(cell, fingerprint):
+        if needs_one or (cell.name not in fitting and _was_begun_otherwise(cell, fingerprint)):
             names.add(cell.name)
     return names
 
@@ -377,7 +378,8 @@ def _was_begun_otherwise(cell: Cell, fingerprint: str) -> bool:
         return False
     origins = [RunDirectory(cell.folder / name).origin for name in (ROUND_ONE, ROUND_TWO)]
     begun_on = {json.loads(origin.read_bytes())["data"] for origin in origins if origin.is_file()}
-    return load_recipe(config) != cell.recipe or not begun_on <= {fingerprint}
+    begun = replace(cell, recipe=load_recipe(config))
+    return begun.digest != cell.digest or not begun_on <= {fingerprint}
 
 
 def _with_needs(chosen: Iterable[Cell], cells: Sequence[Cell]) -> list[Cell]:

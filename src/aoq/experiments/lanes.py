@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 
 from aoq.errors import UserError
-from aoq.progress import be_quiet, console, progress_bar, say
+from aoq.progress import be_quiet, progress_bar, say
 from aoq.storage import RunDirectory, read_json_lines
 
 _LOOK_EVERY_SECONDS = 0.5
@@ -154,6 +155,12 @@ class _Lane:
         sending.close()
         return cls(job, process, receiving)
 
+    def send(self, number: int) -> None:
+        """Signal the process, also where who forked it was signalled first and is no more."""
+        with suppress(ProcessLookupError):
+            if self.process.pid is not None:
+                os.kill(self.process.pid, number)
+
     def ended(self) -> Ended | None:
         """What came of the job; none while it is under way."""
         if not self.results.poll():
@@ -208,12 +215,12 @@ def _stop(running: Sequence[_Lane]) -> None:
         say("stopping after the steps under way; a second signal stops at once")
     try:
         for lane in running:
-            lane.process.terminate()
+            lane.send(signal.SIGTERM)
         for lane in running:
-            lane.process.join()
+            lane.results.poll(None)
     finally:
         for lane in running:
-            lane.process.kill()
+            lane.send(signal.SIGKILL)
 
 
 def _run_in_lane(work: Callable[[], Any], results: connection.Connection, threads: int) -> None:
@@ -222,8 +229,7 @@ def _run_in_lane(work: Callable[[], Any], results: connection.Connection, thread
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    be_quiet()
-    console.quiet = True
+    be_quiet(silent=True)
     results.send(_attempt(work))
 
 

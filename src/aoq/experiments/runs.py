@@ -21,7 +21,7 @@ from aoq.errors import UserError
 from aoq.experiments.tables import COLUMNS
 from aoq.progress import warn
 from aoq.recipes import load_recipe
-from aoq.storage import RunDirectory, read_json_lines
+from aoq.storage import ROUND_ONE, ROUND_TWO, RunDirectory, read_json_lines
 
 Stage = Literal[
     "not started", "training", "not finite", "stopped early", "mining", "finished", "imported"
@@ -29,7 +29,7 @@ Stage = Literal[
 Event = Mapping[str, Any]
 Metrics = Mapping[str, float]
 METRICS = tuple(key for _, key, _, _ in COLUMNS)
-ROUNDS = {"one": "round-one", "two": "round-two"}
+ROUNDS = {"one": ROUND_ONE, "two": ROUND_TWO}
 # Events that tell how far a run is, and the numbers without which a line of the log is no use.
 _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "start": ("epoch",),
@@ -348,10 +348,8 @@ def _is_to_mine(
 ) -> bool:
     """Whether this is the first round of a whole recipe, which then mines, and has not yet."""
     whole = RunDirectory(run.path.absolute().parent)
-    needs_lists = recipe.round_two.loss.needs_candidates and not recipe.candidates
-    is_first = which == "one" and recipe.rounds == "both" and whole.config.is_file()
     is_mined = whole.candidates.is_file() or any(event["event"] == "mined" for event in events)
-    return is_first and needs_lists and not is_mined
+    return which == "one" and recipe.mines and whole.config.is_file() and not is_mined
 
 
 def _last(events: Sequence[Event], kind: str, **fields: object) -> int:

@@ -82,7 +82,14 @@ def load_trainer(
         model.load_state_dict(content["model"])
         optimizer.load_state_dict(content["optimizer"])
         return TrainerState(**content["state"])
-    except (pickle.UnpicklingError, RuntimeError, KeyError, TypeError, EOFError) as error:
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        EOFError,
+    ) as error:
         raise UserError(
             f"{path} is no trainer state of this run ({error}); remove it to start the round anew."
         ) from None

@@ -62,20 +62,24 @@ class Plan:
     """Steps, time, disk and memory of a recipe."""
 
     parameters: int
-    round_one: RoundPlan
-    mining_seconds: float
-    round_two: RoundPlan
+    round_one: RoundPlan | None
+    mining_seconds: float | None
+    round_two: RoundPlan | None
     disk_bytes: int
     memory_bytes: int
 
     def rows(self) -> list[tuple[str, str]]:
-        """As a table for people."""
-        total = self.round_one.seconds + self.mining_seconds + self.round_two.seconds
+        """As a table for people; stages that the recipe does without are left out."""
+        rounds = {"round one": self.round_one, "round two": self.round_two}
+        stages = {name: str(plan) for name, plan in rounds.items() if plan is not None}
+        total = sum(plan.seconds for plan in rounds.values() if plan is not None)
+        if self.mining_seconds is not None:
+            stages["mining"] = f"about {duration(self.mining_seconds)}"
+            total += self.mining_seconds
+        in_order = [name for name in ("round one", "mining", "round two") if name in stages]
         return [
             ("parameters", f"{self.parameters:,}"),
-            ("round one", str(self.round_one)),
-            ("mining", f"about {duration(self.mining_seconds)}"),
-            ("round two", str(self.round_two)),
+            *((name, stages[name]) for name in in_order),
             ("time in all", f"about {duration(total)} on this machine, without validation"),
             ("disk", _bytes(self.disk_bytes)),
             ("memory", f"about {_bytes(self.memory_bytes)} at the peak"),
@@ -93,17 +97,21 @@ def make_plan(recipe: Recipe) -> Plan:
     parameters = count_parameters(model)
     list_bytes = sum(a.nbytes for a in (lists.i2t, lists.i2t_scores, lists.t2i, lists.t2i_scores))
     mining_seconds, encoding_bytes = _time_mining(model, data, recipe.mining)
-    rounds = [
-        _time_round(model, data, settings, sampler)
-        for settings in (recipe.round_one, recipe.round_two)
-    ]
+    one, two = (
+        _time_round(model, data, settings, sampler) if is_needed else None
+        for settings, is_needed in (
+            (recipe.round_one, recipe.needs_round_one),
+            (recipe.round_two, recipe.rounds == "both"),
+        )
+    )
+    rounds = [plan for plan in (one, two) if plan is not None]
     return Plan(
         parameters=parameters,
-        round_one=rounds[0],
-        mining_seconds=mining_seconds,
-        round_two=rounds[1],
+        round_one=one,
+        mining_seconds=mining_seconds if recipe.mines else None,
+        round_two=two,
         # For each round the best weights, and the trainer's: weights and Adam's two moments.
-        disk_bytes=2 * 4 * 4 * parameters + list_bytes,
+        disk_bytes=len(rounds) * 4 * 4 * parameters + list_bytes * recipe.mines,
         memory_bytes=max(plan.memory_bytes for plan in rounds) + encoding_bytes + list_bytes,
     )
 
@@ -157,8 +165,9 @@ def _time_steps(
         update(model, optimizer, batches, settings=settings, epoch=epoch, together=together)
         return time.perf_counter() - started
 
-    times = settings.batch_size / _FEW_PAIRS
-    expected = times * time_step(_FEW_PAIRS)
+    few = max(_FEW_PAIRS, 2 * settings.accumulate)
+    times = settings.batch_size / few
+    expected = times * time_step(few)
     if expected > _LONG:
         activations = max(0, _peak_memory() - held)
         return Pace(seconds=expected, memory_bytes=held + int(times * activations))

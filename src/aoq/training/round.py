@@ -17,6 +17,7 @@ from aoq.data.collate import Collator
 from aoq.errors import UserError
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import evaluate
+from aoq.processes import ALONE, Processes
 from aoq.progress import EventLog, progress_bar, say, warn
 from aoq.randomness import epoch_order, seed_torch
 from aoq.sampling import OfflineSampler
@@ -49,6 +50,7 @@ class Round:
         seed: int,
         label: str,
         feature_width: int | None,
+        processes: Processes = ALONE,
     ) -> None:
         self.run = run
         self.settings = settings
@@ -59,21 +61,34 @@ class Round:
         self.seed = seed
         self.label = label
         self.feature_width = feature_width
+        self.processes = processes
         self.together = Together(start_fabric(train.device, settings.precision))
-        self.processes = self.together.processes
+        if self.together.processes != processes:
+            raise UserError(
+                "torchrun started this program, which did not join its processes; train inside "
+                "`with aoq.processes.join_processes() as processes`, and pass them on."
+            )
         self.optimizer = make_optimizer(model, settings)
         self.state = load_trainer(run.trainer, model, self.optimizer)
-        self.log = EventLog(run.events if self.processes.is_first else None)
-        self.log.write("start", epoch=self.state.epoch, step=self.state.step)
+        self.together.share_weights(model)
+        self.log = EventLog(run.events if processes.is_first else None)
         self.n_steps = len(self._batches(0))
+        if not self.n_steps:
+            raise UserError(
+                f"{self.label}: {len(train.dataset.positives.pairs):,} pairs in batches of "
+                f"{settings.batch_size} leave fewer than 2 pairs for each of {processes.size} "
+                f"processes and {settings.accumulate} parts of a step; use fewer of them."
+            )
         self.statistics = StepStatistics()
         self.collapse = CollapseWatch(margin=settings.loss.margin_online)
 
     def fit(self) -> TrainerState:
         """Train the epochs that are left."""
-        if self._is_finished:
+        if self._is_finished():
             say(f"{self.label}: finished before, {self.state.epoch} epochs")
-        elif self.state != TrainerState():
+            return self.state
+        self.log.write("start", epoch=self.state.epoch, step=self.state.step)
+        if self.state != TrainerState():
             say(f"{self.label}: continues in epoch {self.state.epoch + 1}, step {self.state.step}")
         total = self.settings.epochs * self.n_steps
         with (
@@ -82,40 +97,43 @@ class Round:
             progress_bar(self.label, total=total, unit="steps") as self.bar,
         ):
             self.bar(advance=self.state.epoch * self.n_steps + self.state.step)
-            while not self._is_finished and self._train_epoch(self.state.epoch, stop):
-                self._end_epoch()
-        if not self._is_finished:
+            while not self._is_finished() and self._train_epoch(self.state.epoch, stop):
+                self._end_epoch(stop)
+        if not self._is_finished():
             raise UserError(
                 f"{self.label}: another process was asked to stop; the same command continues."
             )
+        if self._gave_up():
+            self.log.write("stopped_early", epoch=self.state.epoch, waited=self.state.waited)
+            say(f"{self.label}: {self.state.waited} validations without a better one; ends")
         return self.state
 
-    @property
-    def _is_finished(self) -> bool:
+    def _gave_up(self) -> bool:
         patience = self.settings.patience
-        gave_up = patience is not None and self.state.waited >= patience
-        return gave_up or self.state.epoch >= self.settings.epochs
+        return patience is not None and self.state.waited >= patience
 
-    def _end_epoch(self) -> None:
+    def _is_finished(self) -> bool:
+        return self._gave_up() or self.state.epoch >= self.settings.epochs
+
+    def _end_epoch(self, stop: Stop) -> None:
         """Validate, save, and say how far it is."""
         epoch = self.state.epoch
-        metrics, best = self._validate(epoch)
+        self._save()
+        with stop.at_once():
+            metrics, best = self._validate(epoch)
         self.state = replace(self.state, epoch=epoch + 1, step=0)
         self._save()
         note = "warm-up" if self.settings.warming_up(epoch) else "best" if best else ""
-        self._say(
+        say(
             f"{self.label}: epoch {epoch + 1}/{self.settings.epochs}  "
             f"dev rsum {metrics.rsum:.1f}  R@1 {metrics.i2t.r1:.1f} i2t, {metrics.t2i.r1:.1f} t2i"
             f"{f'  ({note})' if note else ''}"
         )
-        if self._is_finished and self.state.epoch < self.settings.epochs:
-            self.log.write("stopped_early", epoch=self.state.epoch, waited=self.state.waited)
-            self._say(f"{self.label}: {self.state.waited} validations without a better one; ends")
 
     def _batches(self, epoch: int) -> list[Ids]:
         """The positive pairs of each step.
 
-        An end of the epoch that leaves some part of a step without a negative goes.
+        An end of the epoch that is too short for two pairs in each part and process is left out.
         """
         pairs = self.train.dataset.positives.pairs
         order = epoch_order(len(pairs), seed=self.seed, epoch=epoch)
@@ -125,7 +143,7 @@ class Round:
         return [batch for batch in batches if len(batch) >= smallest]
 
     def _train_epoch(self, epoch: int, stop: Stop) -> bool:
-        """The steps of an epoch that are left, and what is due in between; false if stopped."""
+        """The steps of an epoch that are left, with what is due in between; false where it ends."""
         self.model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate_at(epoch)
@@ -140,8 +158,9 @@ class Round:
             self.state = replace(self.state, step=step + 1)
             self.bar(title=title, note=_described(terms))
             self._between_steps(epoch * self.n_steps + step + 1, last=step + 1 == self.n_steps)
-            if self.together.any(stop.is_asked):
+            if self._gave_up() or self.together.any(stop.is_asked):
                 self._save()
+                self.processes.barrier()  # who leaves first has the others terminated
                 return False
         n_steps = len(batches) - first
         self.log.write(
@@ -244,10 +263,6 @@ class Round:
     def _save(self) -> None:
         if self.processes.is_first:
             save_trainer(self.run.trainer, self.model, self.optimizer, self.state)
-
-    def _say(self, message: str) -> None:
-        if self.processes.is_first:
-            say(message)
 
 
 def _described(terms: dict[str, float]) -> str:

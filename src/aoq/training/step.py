@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,8 +24,9 @@ from aoq.config import LossConfig, RoundConfig
 from aoq.data.collate import Collator
 from aoq.errors import UserError
 from aoq.losses import BatchScores, LossTerms, OfflineScores, compute_loss
-from aoq.processes import ALONE, Processes
+from aoq.processes import ALONE, Processes, share
 from aoq.sampling import OfflineNegatives, OfflineSampler
+from aoq.scoring.precision import as_single
 from aoq.scoring.protocol import (
     HasAuxiliaryLoss,
     MatchingModel,
@@ -57,15 +59,15 @@ def make_batches(
     if sampler is not None and loss.needs_candidates:
         drawn = sampler.draw(pair_ids[:, 0], pair_ids[:, 1], epoch=epoch, step=step)
     batches = []
-    for rank in range(settings.accumulate):
-        part = Processes(rank, settings.accumulate).share(len(pair_ids))
+    for number in range(settings.accumulate):
+        part = share(len(pair_ids), number, settings.accumulate)
         batch = _read_batch(
             collator,
             pair_ids[part],
             None if drawn is None else drawn[part],
             loss=loss,
             diagonal_only=settings.diagonal_only,
-            share=processes.share(part.stop - part.start),
+            own=processes.share(part.stop - part.start),
         )
         batches.append(replace(batch, share=len(batch.pairs.images) / len(pair_ids)))
     return batches
@@ -78,20 +80,21 @@ def _read_batch(
     *,
     loss: LossConfig,
     diagonal_only: bool,
-    share: slice,
+    own: slice,
 ) -> StepBatch:
+    """A batch of which this process reads its `own` pairs."""
     image_ids, text_ids = pair_ids.T
     if diagonal_only:
         negatives = ~torch.eye(len(pair_ids), dtype=torch.bool)
     else:
         together = collator.dataset.positives.contains(image_ids[:, None], text_ids[None, :])
         negatives = torch.from_numpy(~together)
-    roles, valid = [(image_ids[share], text_ids[share])], None
+    roles, valid = [(image_ids[own], text_ids[own])], None
     if drawn is not None:
-        own = drawn[share]
-        roles.append((own.images, own.texts))
+        negatives_of_own = drawn[own]
+        roles.append((negatives_of_own.images, negatives_of_own.texts))
         if loss.needs_derived_pairs:
-            roles.append((own.partner_images, own.partner_texts))
+            roles.append((negatives_of_own.partner_images, negatives_of_own.partner_texts))
             valid = torch.from_numpy(drawn.valid).to(collator.device)
     images, image_idx = _distinct([images for images, _ in roles], device=collator.device)
     texts, text_idx = _distinct([texts for _, texts in roles], device=collator.device)
@@ -143,8 +146,7 @@ def update(
     optimizer.zero_grad(set_to_none=True)
     outcomes = []
     for batch in batches:
-        with together.fabric.autocast():
-            outcome = step_loss(model, batch, settings.loss_at(epoch), together=together)
+        outcome = step_loss(model, batch, settings.loss_at(epoch), together=together)
         together.fabric.backward(outcome.loss.total)
         outcomes.append(outcome)
     together.average_gradients(model.parameters())
@@ -180,7 +182,8 @@ def step_loss(
     loss = compute_loss(scores, config)
     if isinstance(model, HasAuxiliaryLoss):
         weight = batch.share * (1 if together is None else together.processes.size)
-        auxiliary = model.auxiliary_loss(images, batch.texts[batch.pairs.texts])
+        with _mixed_precision(together):
+            auxiliary = model.auxiliary_loss(images, batch.texts[batch.pairs.texts])
         loss = replace(loss, auxiliary={name: weight * term for name, term in auxiliary.items()})
     return Outcome(scores, loss)
 
@@ -188,16 +191,21 @@ def step_loss(
 def score_batch(
     model: MatchingModel, batch: StepBatch, *, together: Together | None = None
 ) -> tuple[BatchScores, Encoding]:
-    """Every score the losses need, and the encoded images of the pairs that are read here."""
+    """Every score the losses need, and the encoded images of the pairs that are read here.
+
+    Encoders may run in lower precision; scores never do.
+    """
     sets = [part for part in (batch.pairs, batch.offline, batch.partners) if part is not None]
-    if isinstance(model, SeparatesImageSets):
-        rows = torch.cat([part.images for part in sets])
-        images = model.encode_image_sets(batch.regions[rows], len(sets))
-    else:
-        distinct = model.encode_images(batch.regions)
-        images = [distinct[part.images] for part in sets]
-    words = model.encode_texts(batch.texts)
-    texts = [words[part.texts] for part in sets]
+    with _mixed_precision(together):
+        if isinstance(model, SeparatesImageSets):
+            rows = torch.cat([part.images for part in sets])
+            images = model.encode_image_sets(batch.regions[rows], len(sets))
+        else:
+            distinct = model.encode_images(batch.regions)
+            images = [distinct[part.images] for part in sets]
+        words = model.encode_texts(batch.texts)
+    images = [_in_single(part) for part in images]
+    texts = [_in_single(words[part.texts]) for part in sets]
     size = len(batch.negatives)
     all_texts = texts[0] if together is None else together.gather_encoding(texts[0], size)
     matrix = model.score_matrix(images[0], all_texts)  # (b, B)
@@ -216,3 +224,11 @@ def score_batch(
             scores, derived=derived, partners=partners, derived_mask=batch.derived_mask
         )
     return BatchScores(matrix, batch.negatives, scores), images[0]
+
+
+def _mixed_precision(together: Together | None) -> AbstractContextManager[None]:
+    return nullcontext() if together is None else together.fabric.autocast()
+
+
+def _in_single(encoding: Encoding) -> Encoding:
+    return replace(encoding, vectors=as_single(encoding.vectors))

@@ -14,40 +14,53 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stop:
-    """Whether the program has been asked to end."""
+    """Whether the program has been asked to end, and whether that has to wait."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.must_wait = True
 
     @property
     def is_asked(self) -> bool:
         return self.signal is not None
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Inside, a signal does not wait: all is saved."""
+        self.must_wait = False
+        yield
+        self.must_wait = True
 
 
 @contextmanager
 def waiting_signals() -> Iterator[Stop]:
     """Inside, SIGTERM and Ctrl-C are noted; afterwards they do what they would have done at once.
 
-    A second one does not wait.
+    A second Ctrl-C does not wait. Who sends SIGTERM may send it again while all is being saved.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():  # Python allows it there only
         yield stop
         return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {
+        number: signal.getsignal(number)
+        for number in _SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
 
     def restore() -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
 
     def note(number: int, frame: FrameType | None) -> None:
-        if stop.is_asked:
+        if not stop.must_wait or (stop.is_asked and number == signal.SIGINT):
             restore()
             signal.raise_signal(number)
+        elif not stop.is_asked:
+            say("stopping after this step; a second Ctrl-C stops at once")
         stop.signal = number
-        say("stopping after this step; a second signal stops at once")
 
-    for number in _SIGNALS:
+    for number in before:
         signal.signal(number, note)
     try:
         yield stop

@@ -19,10 +19,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
+import torch.distributed
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from aoq.processes import Processes
+from aoq.scoring.protocol import TrainableModel
 from aoq.types import Encoding
 
 if TYPE_CHECKING:
@@ -65,6 +67,12 @@ class Together:
         missing = self._max(mask.shape[1]) - mask.shape[1]
         vectors, mask = pad(vectors, (0, 0, 0, missing)), pad(mask, (0, missing))
         return Encoding(self.gather(vectors, total), self.gather(mask.byte(), total).bool())
+
+    def share_weights(self, model: TrainableModel) -> None:
+        """All start from the weights of the first."""
+        if not self.is_alone:
+            for value in model.state_dict().values():
+                torch.distributed.broadcast(value, src=0)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """The mean over all processes, as one message."""

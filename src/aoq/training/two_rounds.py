@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +21,19 @@ from aoq.evaluation.protocols import first_texts
 from aoq.mining.candidates import CandidateLists
 from aoq.processes import ALONE, Processes
 from aoq.randomness import seed_torch
-from aoq.recipes import load_recipe, save_recipe
+from aoq.recipes import load_recipe, recipe_as_dict, save_recipe
 from aoq.sampling import OfflineSampler
 from aoq.scoring.protocol import TrainableModel
-from aoq.storage import RunDirectory, hash_file, is_vacant, remove_leftovers, write_json
+from aoq.storage import (
+    ROUND_ONE,
+    ROUND_TWO,
+    RunDirectory,
+    hash_file,
+    is_vacant,
+    locked,
+    remove_leftovers,
+    write_json,
+)
 from aoq.training.checkpoint import (
     MakeModel,
     TrainerState,
@@ -35,7 +46,6 @@ from aoq.training.round import Round
 from aoq.training.trained import ScoredSplit, judge_once, mine_split, result_on
 
 RoundName = Literal["one", "two"]
-ROUND_ONE, ROUND_TWO = "round-one", "round-two"
 
 
 def prepare_run(
@@ -48,13 +58,14 @@ def prepare_run(
     run = RunDirectory(path)
     if force and run.config.is_file():
         for needed in reads:
-            if needed.absolute().is_relative_to(path.absolute()):
+            if needed.resolve().is_relative_to(path.resolve()):
                 raise UserError(f"{path} holds {needed}, which this run reads; choose another out.")
         shutil.rmtree(path)
     if run.config.is_file():
-        if load_recipe(run.config) != recipe:
+        other = _settings_that_differ(load_recipe(run.config), recipe)
+        if other:
             raise UserError(
-                f"{path} was started with other settings (see {run.config}); "
+                f"{path} was started with other settings ({', '.join(other)}; see {run.config}); "
                 "choose another folder, or add --force to start anew."
             )
     elif is_vacant(path):
@@ -62,8 +73,39 @@ def prepare_run(
         save_recipe(recipe, run.config)
     else:
         raise UserError(f"{path} exists and is no run; choose another folder.")
-    remove_leftovers(path)
     return run
+
+
+# What can change while a run is under way: its files have hashes, and how often something is
+# written changes no number.
+_HARMLESS = frozenset({"data", "candidates", "log_every", "checkpoint_every", "memory"})
+
+
+def _settings_that_differ(first: Recipe, second: Recipe) -> list[str]:
+    """The dotted names of settings that change what comes out."""
+
+    def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in table.items():
+            if isinstance(value, dict):
+                values |= flat(value, f"{prefix}{name}.")
+            elif name not in _HARMLESS:
+                values[prefix + name] = value
+        return values
+
+    one, two = flat(recipe_as_dict(first)), flat(recipe_as_dict(second))
+    return [name for name in one | two if one.get(name) != two.get(name)]
+
+
+@contextmanager
+def _alone_in(path: Path, processes: Processes) -> Iterator[None]:
+    """The first process keeps other programs out, and removes what a killed one left half done."""
+    if not processes.is_first:
+        yield
+        return
+    with locked(path):
+        remove_leftovers(path)
+        yield
 
 
 def train_round(
@@ -92,11 +134,13 @@ def train_round(
     sampler = _make_sampler(recipe, settings, data, lists)
     weights = _weights_to_start_from(settings, start)
     run = RunDirectory(path)
-    if processes.is_first:
+
+    def prepare() -> None:
         reads = [Path(recipe.data), *(file for file in (lists, weights) if file is not None)]
         prepare_run(path, recipe, force=force, reads=reads)
         _settle_origin(run, data, which=which, lists=lists, weights=weights)
-    processes.barrier()
+
+    processes.first_does(prepare)
     seed_torch(recipe.seed)
     model = (make_model or data.builder(recipe.model))().to(data.train.device)
     if weights is not None:
@@ -114,8 +158,12 @@ def train_round(
         seed=recipe.seed,
         label=label or f"round {which} ({settings.loss.name})",
         feature_width=data.feature_width,
+        processes=processes,
     )
-    return training.fit()
+    with _alone_in(path, processes):
+        state = training.fit()
+    processes.barrier()  # what was written is there for all
+    return state
 
 
 def _weights_to_start_from(settings: RoundConfig, start: Path | None) -> Path | None:
@@ -272,14 +320,14 @@ def run_recipe(
         recipe = replace(recipe, model=replace(recipe.model, name="own"))
     recipe = recipe.resolved()
     data = data or open_training_data(recipe)
-    if processes.is_first:
-        reads = [Path(file) for file in (recipe.data, recipe.candidates) if file]
-        prepare_run(path, recipe, force=force, reads=reads)
-    processes.barrier()
+    reads = [Path(file) for file in (recipe.data, recipe.candidates) if file]
+    if recipe.candidates:  # before anything is written, or removed
+        CandidateLists.load(reads[-1]).require_fit(data.train.dataset, source=reads[-1])
+    processes.first_does(partial(prepare_run, path, recipe, force=force, reads=reads))
     stages = TwoRounds(path, recipe, data, make_model, processes)
-    if recipe.needs_round_one:
-        stages.train_round_one()
-    if recipe.rounds == "both":
-        needs_lists = recipe.round_two.loss.needs_candidates and not recipe.candidates
-        stages.train_round_two(stages.mine() if needs_lists else None)
-    return stages.judge()
+    with _alone_in(path, processes):
+        if recipe.needs_round_one:
+            stages.train_round_one()
+        if recipe.rounds == "both":
+            stages.train_round_two(stages.mine() if recipe.mines else None)
+        return stages.judge()

@@ -1,0 +1,187 @@
+"""How much a figure would move with other queries: the bootstrap.
+
+The queries of a test set are a sample of those one might have asked. Drawing as many again from
+it, with replacement, many times, shows how far a figure moves by that alone.
+
+The queries are not independent, though: the five texts of an image are about the same picture,
+and a hard picture is hard for all of them. Drawn one by one they would seem to be five times as
+much evidence as they are, and intervals of image retrieval would come out too narrow. So images
+are drawn, each with all its texts (a cluster bootstrap); where a text has several images, these
+are drawn together. What can be retrieved stays the same: figures are about these candidates.
+Nor does the bootstrap know how far another seed of training would land (`aoq.evaluation.seeds`).
+
+Folds are drawn from one by one, and their figures averaged, as the figures themselves are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from aoq.errors import UserError
+from aoq.evaluation.protocols import JudgedFold, average
+from aoq.types import Ids, Positives
+
+Floats = npt.NDArray[np.float64]
+RESAMPLES = 1000
+LEVEL = 0.95
+RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
+_AT_ONCE = 4_000_000  # queries of all resamples that are held together
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure, and the percentiles of what the resamples made of it."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Difference(Interval):
+    """What a second model has more than a first one, on the same queries."""
+
+    below_zero: float
+    "Share of the resamples in which the second has less than the first."
+
+
+def bootstrap(
+    folds: Sequence[JudgedFold],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    level: float = LEVEL,
+) -> dict[str, Interval]:
+    """The interval of every figure of `Metrics.figures`."""
+    drawn = resampled_figures(folds, resamples=resamples, seed=seed)
+    return {
+        name: Interval(value, *_percentiles(drawn[name], level))
+        for name, value in average(folds).figures().items()
+    }
+
+
+def paired_bootstrap(
+    first: Sequence[JudgedFold],
+    second: Sequence[JudgedFold],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    level: float = LEVEL,
+) -> dict[str, Difference]:
+    """Second less first in rsum and every recall, both with the same draws of the same queries.
+
+    A query that is hard for one model is mostly hard for the other as well; drawn together, that
+    cancels out, and smaller differences show than two separate intervals would tell apart.
+    """
+    if len(first) != len(second) or not all(
+        np.array_equal(one.positives.pairs, two.positives.pairs)
+        for one, two in zip(first, second, strict=True)
+    ):
+        raise UserError("the two models were judged on different queries; judge both on the same.")
+    before, after = average(first).figures(), average(second).figures()
+    drawn = [resampled_figures(part, resamples=resamples, seed=seed) for part in (first, second)]
+    differences = {}
+    for name in (*RECALLS, "rsum"):
+        gained = drawn[1][name] - drawn[0][name]
+        differences[name] = Difference(
+            after[name] - before[name],
+            *_percentiles(gained, level),
+            below_zero=float(np.mean(gained < -1e-9)),  # rounding is no difference
+        )
+    return differences
+
+
+def resampled_figures(
+    folds: Sequence[JudgedFold], *, resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, Floats]:
+    """Every figure, in every resample; the same seed draws the same queries. (resamples,) each"""
+    random = np.random.default_rng(seed)
+    by_fold = [list(_figures_of_draws(fold, resamples, random)) for fold in folds]
+    names = by_fold[0][0]
+    return {
+        name: np.mean([np.concatenate([part[name] for part in parts]) for parts in by_fold], axis=0)
+        for name in names
+    }
+
+
+def clusters(positives: Positives) -> tuple[Ids, Ids]:
+    """Which images and texts are drawn together: those that positives connect. (N,), (M,)
+
+    >>> pairs = [(0, 0), (1, 1), (1, 2), (2, 2), (3, 3)]
+    >>> positives = Positives.from_pairs(pairs, n_images=4, n_texts=4)
+    >>> images, texts = clusters(positives)
+    >>> images.tolist(), texts.tolist()
+    ([0, 1, 1, 2], [0, 1, 1, 2])
+    """
+    images, texts = positives.pairs.T
+    of_images = np.arange(positives.n_images)
+    while True:
+        of_texts = np.full(positives.n_texts, positives.n_images)
+        np.minimum.at(of_texts, texts, of_images[images])
+        joined = of_images.copy()
+        np.minimum.at(joined, images, of_texts[texts])
+        if np.array_equal(joined, of_images):
+            break
+        of_images = joined
+    numbers = np.unique(np.concatenate([of_images, of_texts]), return_inverse=True)[1]
+    return numbers[: positives.n_images], numbers[positives.n_images :]
+
+
+def _figures_of_draws(
+    fold: JudgedFold, resamples: int, random: np.random.Generator
+) -> Iterator[dict[str, Floats]]:
+    """Some resamples at a time: how often each cluster is drawn, and the figures of that."""
+    of_images, of_texts = clusters(fold.positives)
+    n_clusters = int(max(of_images.max(), of_texts.max())) + 1
+    at_once = max(1, _AT_ONCE // max(len(of_images), len(of_texts)))
+    for start in range(0, resamples, at_once):
+        size = min(at_once, resamples - start)
+        drawn = random.integers(n_clusters, size=(size, n_clusters))
+        drawn += n_clusters * np.arange(size)[:, None]
+        times = np.bincount(drawn.reshape(-1), minlength=size * n_clusters)
+        weights = times.reshape(size, n_clusters)
+        i2t = _weighted(fold.ranks.i2t, of_images, weights)
+        t2i = _weighted(fold.ranks.t2i, of_texts, weights)
+        figures = {f"i2t_{name}": values for name, values in i2t.items()}
+        figures |= {f"t2i_{name}": values for name, values in t2i.items()}
+        yield figures | {"rsum": sum((figures[name] for name in RECALLS), np.zeros(size))}
+
+
+def _weighted(ranks: Ids, of_queries: Ids, weights: Ids) -> dict[str, Floats]:
+    """The figures of `DirectionMetrics` where every cluster counts so many times. (S, clusters)"""
+    n_clusters = weights.shape[1]
+
+    def total(values: npt.ArrayLike) -> Floats:
+        sums = np.bincount(of_queries, weights=np.asarray(values, float), minlength=n_clusters)
+        return np.asarray(weights @ sums)
+
+    n_queries = total(np.ones(len(ranks)))
+    return {
+        "r1": 100 * total(ranks < 1) / n_queries,
+        "r5": 100 * total(ranks < 5) / n_queries,
+        "r10": 100 * total(ranks < 10) / n_queries,
+        "median_rank": _medians(ranks, weights[:, of_queries]) + 1,
+        "mean_rank": total(ranks) / n_queries + 1,
+    }
+
+
+def _medians(ranks: Ids, times: Ids) -> Floats:
+    """The floor of the median of ranks, of which each is there so many times. (S, queries)"""
+    order = np.argsort(ranks)
+    up_to = np.cumsum(times[:, order], axis=1)
+    n_queries = up_to[:, -1]
+    middle = [
+        ranks[order][np.sum(up_to <= place[:, None], axis=1)]
+        for place in ((n_queries - 1) // 2, n_queries // 2)
+    ]
+    return np.asarray(np.floor((middle[0] + middle[1]) / 2))
+
+
+def _percentiles(values: Floats, level: float) -> tuple[float, float]:
+    tail = 50 * (1 - level)
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return float(low), float(high)

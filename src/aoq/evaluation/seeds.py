@@ -1,0 +1,52 @@
+"""The spread of results over seeds: what training again would change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from aoq.errors import UserError
+
+_OF_A_DIRECTION = ("r1", "r5", "r10", "median_rank", "mean_rank")
+FIGURES = (*(f"{side}_{name}" for side in ("i2t", "t2i") for name in _OF_A_DIRECTION), "rsum")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over several trainings."""
+
+    mean: float
+    deviation: float | None
+    "Standard deviation of a sample (n - 1); none where there is one training only."
+    count: int
+
+
+def over_seeds(lines: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
+    """Mean and standard deviation of every figure over lines of results.jsonl.
+
+    A model that was judged several times counts once, with its last line; lines of different
+    splits or data sets are refused.
+
+    >>> lines = [{"split": "test", "model": name, "rsum": rsum} for name, rsum in
+    ...          (("a", 400.0), ("b", 406.0), ("a", 402.0))]
+    >>> over_seeds(lines)["rsum"]
+    Spread(mean=404.0, deviation=2.8284271247461903, count=2)
+    """
+    if not lines:
+        raise UserError("there is no result to take the mean of; judge a model first.")
+    judged_on = {(line.get("split"), line.get("data")) for line in lines}
+    if len(judged_on) > 1:
+        splits = ", ".join(sorted(f"{split} of {str(data)[:12]}" for split, data in judged_on))
+        raise UserError(
+            f"the results are of different splits or data sets: {splits}; give those of one."
+        )
+    models = {line.get("model", number): line for number, line in enumerate(lines)}
+    spreads = {}
+    for name in FIGURES:
+        values = [float(line[name]) for line in models.values() if name in line]
+        if values:
+            deviation = stdev(values) if len(values) > 1 else None
+            spreads[name] = Spread(mean(values), deviation, len(values))
+    return spreads
