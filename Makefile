@@ -13,7 +13,7 @@ test: $(STAMP)  ## All tests that take seconds.
 	$(BIN)/pytest -q -n 2
 
 test-slow: $(STAMP)  ## The tests that take minutes.
-	$(BIN)/pytest -q -m slow
+	$(BIN)/pytest -q -n 2 -m slow
 
 check: $(STAMP)  ## Style, types and the layers of the design.
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from benchmarks import captions, mining, scoring, steps
+from benchmarks import captions, evaluation, mining, scoring, steps
 from benchmarks.harness import save
 
 
@@ -21,6 +21,7 @@ class Measured(Protocol):
 
 SUITES: dict[str, Sequence[Measured]] = {
     "captions": captions.COMPARISONS,
+    "evaluation": evaluation.COMPARISONS,
     "mining": mining.COMPARISONS,
     "scale": mining.SCALE,
     "scoring": scoring.COMPARISONS,

@@ -80,7 +80,8 @@ def test_figures_are_the_packages_on_lists_ranked_another_way(eccv_caption, capf
         )
     for name, sides in expected.items():
         for direction, value in sides.items():
-            assert found[f"{direction}_{name}"] == pytest.approx(100 * value)
+            # Two of 25,000 queries may differ: scores 1e-7 apart are rounded differently.
+            assert found[f"{direction}_{name}"] == pytest.approx(100 * value, abs=0.009)
     ours = Metrics.from_ranks(ranks_in_blocks(InnerProduct(), encoded, dataset.positives))
     for name, value in ours.figures().items():
         if name.rpartition("_")[2] in ("r1", "r5", "r10"):
@@ -97,6 +98,7 @@ def test_captions_that_the_package_does_not_know_are_left_out(eccv_caption):
     assert found == ExtendedJudge.of(known).judge(InnerProduct(), without)
 
 
+@pytest.mark.slow
 def test_a_model_that_scores_everything_alike_finds_nearly_nothing(eccv_caption):
     dataset = coco_test_set(eccv_caption)
     same = torch.full((dataset.n_texts, 2), 0.3)
@@ -125,7 +127,7 @@ def test_data_sets_without_cocos_ids_are_refused_with_what_to_do(eccv_caption):
         ),
     }
     for sentence, dataset in wrong.items():
-        with pytest.raises(UserError, match="dataset_coco.json") as refused:
+        with pytest.raises(UserError, match=r"dataset_coco\.json") as refused:
             ExtendedJudge.of(dataset)
         assert sentence in str(refused.value)
 

@@ -68,9 +68,9 @@ TIMES = ("seconds", "steps_per_second", "threads", "date")
 
 def write_definition(folder: Path, text: str = ROWS, **rounds) -> Path:
     """A definition and its recipe, with shorter or longer rounds."""
-    recipe = small_recipe("")
-    one = replace(recipe.round_one, **{"epochs": 2, **rounds})
-    two = replace(recipe.round_two, **{"epochs": 2, **rounds})
+    recipe, rounds = small_recipe(""), {"epochs": 2, "checkpoint_every": 100, **rounds}
+    one = replace(recipe.round_one, **rounds)
+    two = replace(recipe.round_two, **rounds)
     save_recipe(replace(recipe, round_one=one, round_two=two), folder / "small.toml")
     (folder / "mine.toml").write_text(text)
     return folder / "mine.toml"

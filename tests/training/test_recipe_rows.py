@@ -6,13 +6,11 @@ import math
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 import torch
 
 from aoq.data.collate import Collator
 from aoq.data.vocabulary import Vocabulary
-from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.models import build_model
 from aoq.randomness import seed_torch
 from aoq.recipes import load_recipe, shipped_changes, shipped_recipes
@@ -21,6 +19,7 @@ from aoq.sampling import OfflineSampler
 from aoq.training.step import make_batches, make_optimizer, update
 from aoq.training.together import Together, start_fabric
 from tests.conftest import uneven_dataset
+from tests.training.steps_together import everything_wrong
 
 ONLINE = {"i2t_online", "t2i_online"}
 OFFLINE = {"i2t_offline", "t2i_offline"}
@@ -46,21 +45,7 @@ def collator():
 
 @pytest.fixture(scope="module")
 def lists(collator):
-    """Everything that is wrong, as far as the shortest list goes."""
-
-    def wrong(relation):
-        everything = np.arange(relation.n_texts)
-        rows = [
-            np.setdiff1d(everything, relation.texts_of(anchor))
-            for anchor in range(relation.n_images)
-        ]
-        depth = min(map(len, rows))
-        return np.stack([row[:depth] for row in rows]).astype(np.int32)
-
-    positives = collator.dataset.positives
-    i2t, t2i = wrong(positives), wrong(positives.swapped)
-    scores = [np.zeros(ids.shape, np.float32) for ids in (i2t, t2i)]
-    return CandidateLists(i2t, scores[0], t2i, scores[1], Provenance("", ""))
+    return everything_wrong(collator.dataset.positives)
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from aoq.config import LossConfig, ModelConfig, RoundConfig, SamplingConfig
 from aoq.data.collate import Collator
 from aoq.data.vocabulary import Vocabulary
 from aoq.losses import LOSSES, BatchScores, OfflineScores, compute_loss
-from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.models import MODELS, build_model
 from aoq.sampling import OfflineSampler
 from aoq.training.step import make_batches, make_optimizer, score_batch, step_loss, update
 from aoq.training.together import Together, start_fabric
 from tests.conftest import uneven_dataset
+from tests.training.steps_together import everything_wrong
 
 
 @pytest.fixture
@@ -26,22 +26,8 @@ def collator():
 
 @pytest.fixture
 def sampler(collator):
-    """Draws from everything that is wrong."""
     positives = collator.dataset.positives
-    depth_texts = positives.n_texts - int(positives.texts_per_image().max())
-    depth_images = positives.n_images - int(positives.swapped.texts_per_image().max())
-
-    def wrong(relation, depth):
-        rows = [
-            np.setdiff1d(np.arange(relation.n_texts), relation.texts_of(anchor))[:depth]
-            for anchor in range(relation.n_images)
-        ]
-        return np.stack(rows).astype(np.int32)
-
-    i2t, t2i = wrong(positives, depth_texts), wrong(positives.swapped, depth_images)
-    lists = CandidateLists(
-        i2t, np.zeros(i2t.shape, "f4"), t2i, np.zeros(t2i.shape, "f4"), Provenance("", "")
-    )
+    lists = everything_wrong(positives)
     return OfflineSampler(lists, positives, config=SamplingConfig(), seed=0)
 
 

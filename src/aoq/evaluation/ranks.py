@@ -98,7 +98,11 @@ def pair_ranks_in_blocks(
             texts[counted.of_images] += counted.texts
             images[by_text[counted.of_texts]] += counted.images
             update()
-    return PairRanks(images=images, texts=texts)
+    of_image, of_text = positives.pairs.T
+    return PairRanks(  # where the right score is no number, the positives were counted too
+        images=np.minimum(images, _wrong_texts(positives.swapped)[of_text]),
+        texts=np.minimum(texts, _wrong_texts(positives)[of_image]),
+    )
 
 
 @dataclass(frozen=True)
@@ -157,11 +161,14 @@ def ranks_of_matrix(scores: npt.ArrayLike, positives: Positives) -> Ranks:
     right = matrix[rows, columns]
     best_i2t = np.full(positives.n_images, -np.inf)
     best_t2i = np.full(positives.n_texts, -np.inf)
-    np.maximum.at(best_i2t, rows, right)
-    np.maximum.at(best_t2i, columns, right)
+    np.fmax.at(best_i2t, rows, right)
+    np.fmax.at(best_t2i, columns, right)
     matrix[rows, columns] = -np.inf
+    i2t = (~(matrix < best_i2t[:, None])).sum(axis=1)
+    t2i = (~(matrix < best_t2i)).sum(axis=0)
     return Ranks(
-        i2t=(~(matrix < best_i2t[:, None])).sum(axis=1), t2i=(~(matrix < best_t2i)).sum(axis=0)
+        i2t=np.minimum(i2t, _wrong_texts(positives)),
+        t2i=np.minimum(t2i, _wrong_texts(positives.swapped)),
     )
 
 
@@ -182,6 +189,11 @@ def _floors(right: Tensor) -> npt.NDArray[np.float64]:
     tie = max(TIE, torch.finfo(right.dtype).eps)
     right = right.double()
     return (right - tie * right.abs().clamp(min=1.0)).numpy()
+
+
+def _wrong_texts(positives: Positives) -> Ids:
+    """How many texts are not right for each image: the worst rank. (N,)"""
+    return positives.n_texts - positives.texts_per_image()
 
 
 def _pairs_of(positives: Positives, images: slice) -> slice:

@@ -47,9 +47,14 @@ def load_recipe(name: str | Path, *, behaviour: Behaviour | None = None) -> Reci
     if behaviour is not None:
         table["behaviour"] = behaviour
     start = as_published(Recipe()) if table.get("behaviour") == "official" else Recipe()
-    recipe = _build(Recipe, table, where=str(name), default=start)
-    assert isinstance(recipe, Recipe)
-    return recipe
+    return with_settings(start, table, where=str(name))
+
+
+def with_settings(recipe: Recipe, settings: dict[str, Any], *, where: str) -> Recipe:
+    """A recipe with some settings changed, as a TOML file at `where` states them."""
+    changed = _build(Recipe, settings, where=where, default=recipe)
+    assert isinstance(changed, Recipe)
+    return changed
 
 
 def save_recipe(recipe: Recipe, path: Path) -> None:

@@ -31,7 +31,7 @@ from typing import Any
 
 from aoq.config import Recipe
 from aoq.errors import UserError
-from aoq.recipes import _build, load_recipe
+from aoq.recipes import load_recipe, with_settings
 
 _SHIPPED = Path(__file__).resolve().parent
 _KINDS: Mapping[str, type] = {
@@ -105,7 +105,7 @@ class Definition:
         recipe = load_recipe(self._found(row.recipe))
         where = f"{self.source}: row {row.label!r}"
         for over in (self.settings, row.settings, {"mining": dict(self.mining)}):
-            recipe = _build(Recipe, dict(over), where=where, default=recipe)
+            recipe = with_settings(recipe, dict(over), where=where)
         return recipe
 
     def _found(self, recipe: str) -> str:

@@ -1,0 +1,119 @@
+"""`aoq evaluate` with its flags, as people use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from aoq.evaluation.protocols import average, judge_folds
+from aoq.training.inputs import open_training_data
+from aoq.training.trained import ScoredSplit, open_splits
+from aoq.training.two_rounds import train_round
+from tests.conftest import write_precomp
+from tests.training.test_round import small_recipe
+
+
+def aoq(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "aoq", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "120", **environment},
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two trainings on the same data, with different seeds."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = write_precomp(folder / "precomp", images=24)
+    for seed in (0, 1):
+        recipe = small_recipe(data, seed=seed)
+        train_round(folder / f"run-{seed}", recipe, open_training_data(recipe), which="one")
+    return folder / "run-0", folder / "run-1"
+
+
+def judged(parts, *, folds):
+    return {
+        part.runs[0] if len(part.runs) == 1 else "ensemble": average(
+            judge_folds(part.scorer, part.encoded, part.dataset.positives, folds=folds)
+        ).as_dict()
+        for part in parts
+    }
+
+
+def test_folds_judge_each_run_and_the_ensemble_side_by_side(runs):
+    done = aoq("evaluate", *runs, "--folds", 3, "--json")
+    assert done.returncode == 0, done.stderr
+    parts = open_splits(runs, split="test")
+    expected = judged([*parts, ScoredSplit.together(parts)], folds=3)
+    found = json.loads(done.stdout)
+    assert list(found) == [*map(str, runs), "ensemble"]
+    for name, figures in expected.items():
+        assert found[str(name)] == {**figures, "folds": 3}
+    whole = json.loads(aoq("evaluate", runs[0], "--json").stdout)
+    assert whole["t2i_mean_rank"] > found[str(runs[0])]["t2i_mean_rank"]
+
+
+def test_only_figures_of_the_whole_split_are_noted_in_the_run(runs):
+    results = runs[1] / "results.jsonl"
+    before = results.read_text() if results.exists() else ""
+    aoq("evaluate", runs[1], "--folds", 2)
+    assert (results.read_text() if results.exists() else "") == before
+    aoq("evaluate", runs[1])
+    assert len(results.read_text()) > len(before)
+
+
+def test_intervals_and_cross_retrieval_ranks_come_with_the_figures(runs):
+    done = aoq("evaluate", runs[0], "--bootstrap", 200, "--cross", "--json")
+    found = json.loads(done.stdout)
+    low, high = found["intervals"]["rsum"]
+    assert low <= found["rsum"] <= high
+    assert sum(found["cross_retrieval"]["histogram"].values()) == 60
+    assert done.stdout == aoq("evaluate", runs[0], "--bootstrap", 200, "--cross", "--json").stdout
+    shown = aoq("evaluate", runs[0], "--bootstrap", 200, "--cross").stdout
+    for words in ("95 % intervals", "cross-retrieval rank", "101-200", "i2t median rank", "rsum"):
+        assert words in shown
+
+
+def test_paired_compares_the_second_run_with_the_first(runs):
+    found = json.loads(aoq("evaluate", *runs, "--paired", "--json").stdout)
+    one, two = map(str, runs)
+    assert list(found) == [one, two]
+    paired = found[two]["paired"]
+    assert paired["minus"] == one
+    assert paired["rsum"]["value"] == pytest.approx(
+        found[two]["rsum"] - found[one]["rsum"], abs=0.01
+    )
+    assert paired["rsum"]["low"] <= paired["rsum"]["value"] <= paired["rsum"]["high"]
+    assert 0 <= paired["rsum"]["below_zero"] <= 1
+    assert "below zero" in aoq("evaluate", *runs, "--paired").stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--paired"], "name two"),
+        (["--folds", 13], "13 folds of 12 images are not possible"),
+        (["--folds", 0], "--folds"),
+        (["--bootstrap", 0], "--bootstrap"),
+        (["--bootstrap", 10, "--seed", -1], "--seed"),
+    ],
+)
+def test_mistakes_end_with_one_sentence(runs, flags, sentence):
+    done = aoq("evaluate", runs[0], *flags)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_extended_refuses_data_that_is_not_cocos(runs, eccv_caption_folder):
+    path = os.pathsep.join(part for part in (eccv_caption_folder, *sys.path) if part)
+    done = aoq("evaluate", runs[0], "--extended", PYTHONPATH=path)
+    assert done.returncode == 2
+    assert "the image id 'test:0' is none of COCO's" in done.stderr
