@@ -67,7 +67,7 @@ def bootstrap_tasks() -> tuple[Task, Task]:
 COMPARISONS = [
     Comparison(
         name=f"ranks, {what}",
-        what=f"ranks of all pairs, {COCO}, {what}, --memory {MEMORY} beside nothing else",
+        what=f"ranks of all pairs, {COCO}, {what}, --memory {MEMORY}",
         baseline=f"torch.mm of the same blocks, {BLOCK} x {BLOCK}",
         setup=partial(ranking_tasks, folds),
         repeats=5,

@@ -35,6 +35,20 @@ def test_the_ranks_of_pairs_are_those_of_plain_loops(positives, block_size):
     np.testing.assert_array_equal(best.t2i, whole.t2i)
 
 
+def test_several_threads_count_the_same():
+    positives = uneven(40)
+    encoded = encode(positives)
+    alone = pair_ranks_in_blocks(InnerProduct(), encoded, positives, block_size=7)
+    torch.set_num_threads(3)
+    try:
+        together = pair_ranks_in_blocks(InnerProduct(), encoded, positives, block_size=7)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)
+    np.testing.assert_array_equal(together.images, alone.images)
+    np.testing.assert_array_equal(together.texts, alone.texts)
+
+
 @pytest.mark.parametrize("texts_per_image", [1, 2, 5, 7])
 def test_with_k_texts_an_image_it_is_the_formula_of_the_paper_with_k_for_5(texts_per_image):
     positives = in_order(11, texts_per_image)

@@ -86,7 +86,7 @@ def test_figures_are_the_packages_on_lists_ranked_another_way(eccv_caption, capf
     for name, value in ours.figures().items():
         if name.rpartition("_")[2] in ("r1", "r5", "r10"):
             direction, cut = name.split("_")
-            assert found[f"{direction}_coco_5k_{cut}"] == pytest.approx(value)
+            assert found[f"{direction}_coco_5k_{cut}"] == pytest.approx(value, abs=0.009)
 
 
 def test_captions_that_the_package_does_not_know_are_left_out(eccv_caption):

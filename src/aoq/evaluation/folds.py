@@ -8,6 +8,7 @@ its images and texts only. Everything is encoded once; a fold takes out what it 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -32,7 +33,14 @@ class SomeRows(Generic[E]):
         return len(self.ids)
 
     def __getitem__(self, rows: slice | Tensor) -> E:
-        return self.rows[self.ids[rows]]
+        ids = self.ids[rows]
+        if isinstance(rows, slice) and rows.step is None and self._is_consecutive and len(ids):
+            return self.rows[int(ids[0]) : int(ids[-1]) + 1]  # nothing has to be copied
+        return self.rows[ids]
+
+    @cached_property
+    def _is_consecutive(self) -> bool:
+        return bool((self.ids.diff() == 1).all())
 
     @property
     def nbytes(self) -> int:
