@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from aoq.compiling import compiled
 from aoq.types import Ids
 
 Scores = npt.NDArray[np.floating[Any]]
 Int32s = npt.NDArray[np.int32]
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _compiled(function: Function) -> Function:
-    """Compile when first called; the result is kept on disk, if there is a place to keep it."""
-    try:
-        return cast("Function", njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # neither the installation nor the user's cache can be written to
-        return cast("Function", njit(nogil=True)(function))
-
-
-@_compiled
+@compiled
 def count_not_below(
     scores: Scores,
     row_starts: Ids,

@@ -1,4 +1,4 @@
-"""The inner loop of mining, compiled: which scores of a block are above the floors.
+"""The inner loops of mining, compiled: which scores are above the floors, and into the lists.
 
 Scores above a floor are rare, so most of the work is to see that the others are not. The flags of
 a row are computed without a branch, several at a time, and read eight at a time.
@@ -6,29 +6,17 @@ a row are computed without a branch, several at a time, and read eight at a time
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 import numpy as np
-from numba import njit
 
+from aoq.compiling import compiled
 from aoq.mining.toplists import Floats, Int32s, Keys
 from aoq.types import Bools, Ids
 
 _SIGN = np.int32(-(2**31))
 _HALF = np.uint64(32)
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _compiled(function: Function) -> Function:
-    """Compile when first called; the result is kept on disk, if there is a place to keep it."""
-    try:
-        return cast("Function", njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # neither the installation nor the user's cache can be written to
-        return cast("Function", njit(nogil=True)(function))
-
-
-@_compiled
+@compiled
 def look_through(
     scores: Floats,
     bits: Int32s,
@@ -73,16 +61,55 @@ def look_through(
                 if score > column_ceilings[column]:
                     n_dropped[column] += 1
                 else:
-                    high = bits[row, column] if score != 0 else np.int32(0)
-                    high ^= (high >> 31) | _SIGN
-                    keys[column, fills[column]] = (np.uint64(np.uint32(high)) << _HALF) | low
+                    keys[column, fills[column]] = _high(score, bits[row, column]) | low
                     fills[column] += 1
                     is_full |= fills[column] == keys.shape[1]
         row += 1
     return row, n_hits
 
 
-@_compiled
+@compiled
 def _flag(values: Floats, floor: float, column_floors: Floats, flags: Bools) -> None:
     for column in range(len(values)):
         flags[column] = (values[column] >= floor) | (values[column] >= column_floors[column])
+
+
+@compiled
+def put(
+    idx: Ids,
+    scores: Floats,
+    bits: Int32s,
+    ids: Ids,
+    start: int,
+    floors: Floats,
+    ceilings: Floats,
+    keys: Keys,
+    fills: Int32s,
+    n_dropped: Ids,
+) -> int:
+    """Feed the lists of the anchors `idx` with candidates that are not below the floors.
+
+    Begins with `start` and stops after one that filled a list to its last place; returns where to
+    go on.
+    """
+    for place in range(start, len(idx)):
+        anchor, score = idx[place], scores[place]
+        if not score >= floors[anchor]:  # nor what is no number
+            continue
+        if score > ceilings[anchor]:
+            n_dropped[anchor] += 1
+            continue
+        low = np.uint64(np.uint32(~np.int32(ids[place])))
+        keys[anchor, fills[anchor]] = _high(score, bits[place]) | low
+        fills[anchor] += 1
+        if fills[anchor] == keys.shape[1]:
+            return place + 1
+    return len(idx)
+
+
+@compiled
+def _high(score: float, bits: int) -> np.uint64:
+    """The upper half of a key: orders as the score does; there is one zero only."""
+    high = np.int32(bits) if score != 0 else np.int32(0)
+    high ^= (high >> 31) | _SIGN
+    return np.uint64(np.uint32(high)) << _HALF

@@ -149,11 +149,11 @@ class ProposedSweep(Sweep[E]):
 
     def _fill(self, stripe: slice, places: Ids, texts: Ids, scores: Floats) -> None:
         """Feed both kinds of list with the scores of a stripe."""
-        self.i2t.offer_above(self._rows(stripe), places, scores, texts)
+        self.i2t.offer(self._rows(stripe), places, scores, texts)
         by_text = np.argsort(texts, kind="stable")
         images = places[by_text] + stripe.start
         everyone = slice(0, len(self.t2i))
-        self.t2i.offer_above(everyone, texts[by_text], scores[by_text], images)
+        self.t2i.offer(everyone, texts[by_text], scores[by_text], images)
 
 
 def rerank(

@@ -81,7 +81,7 @@ class Side(Generic[E]):
             lists.ceilings = ceilings
         with worker_threads(self.device) as workers:
             for offer in self._offers(anchor_ids, candidates, lists.floors, block_size, workers):
-                lists.offer_above(*offer)
+                lists.offer(*offer)
         lists.settle(slice(0, len(lists)))
         return lists
 

@@ -137,7 +137,7 @@ class Sweep(Generic[E]):
 
     def _collect(self, task: _Task) -> None:
         """Feed the images' lists; the threads may have seen floors that have risen since."""
-        self.i2t.offer_above(task.rows, *task.hits.result())
+        self.i2t.offer(task.rows, *task.hits.result())
         latest = task.texts.stop - task.texts.start
         self.i2t.raise_floors(task.rows, seen=task.texts.stop, latest=latest)
 

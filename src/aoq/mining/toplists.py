@@ -100,35 +100,24 @@ class TopLists:
             self.floors[anchors] = np.where(floors > _LOWEST, floors, _LOWEST)
 
     def offer(self, anchors: slice, idx: Ids, scores: Floats, ids: Ids) -> None:
-        """Take over hits, ordered by anchor: `idx` counts from the first of `anchors`."""
-        if np.isfinite(self.ceilings[anchors]).any():
-            high = scores > self.ceilings[anchors].take(idx)
-            self.n_dropped[anchors] += np.bincount(idx[high], minlength=len(self.fills[anchors]))
-            idx, scores, ids = idx[~high], scores[~high], ids[~high]
-        keys = keys_of(scores, ids)
-        fills, places = self.fills[anchors], self.keys[anchors].reshape(-1)
-        capacity = self.keys.shape[1]
-        while len(idx):
-            counts = np.bincount(idx, minlength=len(fills)).astype(np.int32)
-            before = np.cumsum(counts, dtype=np.int32) - counts
-            place = np.arange(len(idx)) + (fills - before).take(idx)
-            full = np.flatnonzero(fills + counts > capacity)
-            if not len(full):
-                places[idx * capacity + place] = keys
-                fills += counts
-                return
-            fits = place < capacity
-            places[(idx * capacity + place)[fits]] = keys[fits]
-            np.minimum(fills + counts, capacity, out=fills)
-            self._cut(full + anchors.start)
-            left = ~fits
-            left[left] = scores[left] >= self.floors[anchors].take(idx[left])
-            idx, keys, scores = idx[left], keys[left], scores[left]
+        """Take over what is above the floors: `idx` counts from the first of `anchors`."""
+        from aoq.mining.kernels import put  # compiled, or read from a cache, when needed
 
-    def offer_above(self, anchors: slice, idx: Ids, scores: Floats, ids: Ids) -> None:
-        """The same of what is above the floors, and is a number at all."""
-        here = np.flatnonzero(scores >= self.floors[anchors].take(idx))
-        self.offer(anchors, idx.take(here), scores.take(here), ids.take(here))
+        start = 0
+        while start < len(idx):
+            start = put(
+                idx,
+                scores,
+                scores.view(np.int32),
+                ids,
+                start,
+                self.floors[anchors],
+                self.ceilings[anchors],
+                self.keys[anchors],
+                self.fills[anchors],
+                self.n_dropped[anchors],
+            )
+            self.make_room(anchors)
 
     def raise_floors(self, anchors: slice, *, seen: int, latest: int) -> None:
         """Set floors by the hits among `seen` candidates, if the `latest` of them are many."""
