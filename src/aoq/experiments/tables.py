@@ -50,11 +50,11 @@ def formatted_rows(
 
 
 def metrics_table(rows: Mapping[str, Mapping[str, Any]], *, title: str | None = None) -> Table:
-    """The table for the terminal; the best of each column is bold."""
+    """The table for the terminal; the best of each column is bold. Long names go over lines."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
     for heading, *_ in COLUMNS:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, cells in formatted_rows(rows):
         table.add_row(name, *(f"[bold]{text}[/bold]" if best else text for text, best in cells))
     return table
