@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from aoq.experiments.definitions import Definition, Row, needs_lists
 from aoq.experiments.lanes import Job, Part, run_side_by_side
 from aoq.experiments.runs import RunSummary
 from aoq.progress import say, warn
-from aoq.recipes import load_recipe, save_recipe
+from aoq.recipes import load_recipe, save_recipe, settings_that_matter
 from aoq.storage import (
     ROUND_ONE,
     ROUND_TWO,
@@ -44,8 +44,6 @@ from aoq.training.trained import mine_run
 from aoq.training.two_rounds import prepare_run, run_recipe
 
 Results = Mapping[tuple[str, int], Mapping[str, Any]]
-# Told apart from the settings, or without influence on any result.
-_NOT_SETTINGS = ("data", "candidates", "seed", "log_every", "checkpoint_every", "memory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +74,12 @@ class Cell:
     @property
     def settings(self) -> dict[str, Any]:
         """What differs from the paper's defaults, by dotted name."""
-        return _differences(asdict(self.recipe), asdict(Recipe()))
+        defaults = settings_that_matter(Recipe())
+        return {
+            name: value
+            for name, value in settings_that_matter(self.recipe).items()
+            if value != defaults[name] and name != "seed"
+        }
 
     @property
     def digest(self) -> str:
@@ -181,23 +184,6 @@ class _Planner:
 def _same_round_one(one: Recipe, other: Recipe) -> bool:
     names = ("data", "seed", "min_word_count", "model", "round_one")
     return all(getattr(one, name) == getattr(other, name) for name in names)
-
-
-def _differences(
-    table: Mapping[str, Any], base: Mapping[str, Any], prefix: str = ""
-) -> dict[str, Any]:
-    """The settings that differ between two recipes.
-
-    >>> _differences({"seed": 1, "model": {"name": "scan"}}, {"seed": 1, "model": {"name": "vse"}})
-    {'model.name': 'scan'}
-    """
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            found |= _differences(value, base[name], f"{prefix}{name}.")
-        elif value != base[name] and name not in _NOT_SETTINGS:
-            found[prefix + name] = value
-    return found
 
 
 # Results

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from aoq.config import Recipe, RoundConfig
 from aoq.errors import UserError
 from aoq.experiments.tables import COLUMNS
 from aoq.progress import warn
-from aoq.recipes import load_recipe
+from aoq.recipes import dotted_settings, load_recipe
 from aoq.storage import ROUND_ONE, ROUND_TWO, RunDirectory, read_json_lines
 
 Stage = Literal[
@@ -160,7 +160,7 @@ class Comparison:
     @property
     def settings(self) -> dict[str, tuple[Any, ...]]:
         """The settings that are not the same in all, by dotted name: `round_two.loss.name`."""
-        tables = [_dotted(asdict(run.recipe)) for run in self.runs]
+        tables = [dotted_settings(run.recipe) for run in self.runs]
         rows = {name: tuple(table[name] for table in tables) for name in tables[0]}
         return {name: row for name, row in rows.items() if any(v != row[0] for v in row)}
 
@@ -401,16 +401,3 @@ def _seconds(events: Sequence[Event]) -> float:
                 total += max(event["time"] - before, 0.0)
             before = event["time"]
     return round(total, 2)
-
-
-def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one.
-
-    >>> _dotted({"seed": 1, "model": {"name": "scan"}})
-    {'seed': 1, 'model.name': 'scan'}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        inner = isinstance(value, Mapping)
-        flat |= _dotted(value, f"{prefix}{name}.") if inner else {prefix + name: value}
-    return flat

@@ -74,6 +74,34 @@ def recipe_as_dict(recipe: Recipe) -> dict[str, Any]:
     return dataclasses.asdict(recipe, dict_factory=drop_none)
 
 
+# What may change while a run is under way: files have hashes of their own, and how often something
+# is written, or in how much memory, changes no number.
+HARMLESS = frozenset({"data", "candidates", "log_every", "checkpoint_every", "memory"})
+
+
+def dotted_settings(recipe: Recipe) -> dict[str, Any]:
+    """Every setting by its full name.
+
+    >>> dotted_settings(Recipe())["round_two.loss.alpha"]
+    0.3
+    """
+
+    def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in table.items():
+            inner = isinstance(value, dict)
+            values |= flat(value, f"{prefix}{name}.") if inner else {prefix + name: value}
+        return values
+
+    return flat(dataclasses.asdict(recipe))
+
+
+def settings_that_matter(recipe: Recipe) -> dict[str, Any]:
+    """The same without the harmless ones."""
+    settings = dotted_settings(recipe)
+    return {name: settings[name] for name in settings if name.split(".")[-1] not in HARMLESS}
+
+
 def _descriptions(folder: Path) -> dict[str, str]:
     """The files of a folder by name, each with its first line, which is a comment."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.toml")}

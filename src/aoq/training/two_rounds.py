@@ -21,7 +21,7 @@ from aoq.evaluation.protocols import first_texts
 from aoq.mining.candidates import CandidateLists
 from aoq.processes import ALONE, Processes
 from aoq.randomness import seed_torch
-from aoq.recipes import load_recipe, recipe_as_dict, save_recipe
+from aoq.recipes import load_recipe, save_recipe, settings_that_matter
 from aoq.sampling import OfflineSampler
 from aoq.scoring.protocol import TrainableModel
 from aoq.storage import (
@@ -62,7 +62,9 @@ def prepare_run(
                 raise UserError(f"{path} holds {needed}, which this run reads; choose another out.")
         shutil.rmtree(path)
     if run.config.is_file():
-        other = _settings_that_differ(load_recipe(run.config), recipe)
+        started = settings_that_matter(load_recipe(run.config))
+        wanted = settings_that_matter(recipe)
+        other = [name for name in wanted if started[name] != wanted[name]]
         if other:
             raise UserError(
                 f"{path} was started with other settings ({', '.join(other)}; see {run.config}); "
@@ -74,27 +76,6 @@ def prepare_run(
     else:
         raise UserError(f"{path} exists and is no run; choose another folder.")
     return run
-
-
-# What can change while a run is under way: its files have hashes, and how often something is
-# written changes no number.
-_HARMLESS = frozenset({"data", "candidates", "log_every", "checkpoint_every", "memory"})
-
-
-def _settings_that_differ(first: Recipe, second: Recipe) -> list[str]:
-    """The dotted names of settings that change what comes out."""
-
-    def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for name, value in table.items():
-            if isinstance(value, dict):
-                values |= flat(value, f"{prefix}{name}.")
-            elif name not in _HARMLESS:
-                values[prefix + name] = value
-        return values
-
-    one, two = flat(recipe_as_dict(first)), flat(recipe_as_dict(second))
-    return [name for name in one | two if one.get(name) != two.get(name)]
 
 
 @contextmanager
