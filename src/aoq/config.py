@@ -319,8 +319,12 @@ class Recipe:
     @property
     def mines(self) -> bool:
         """Whether round two draws from lists of round one's own model."""
-        needs_lists = self.round_two.loss.needs_candidates and not self.candidates
-        return self.rounds == "both" and needs_lists
+        return self.needs_lists and not self.candidates
+
+    @property
+    def needs_lists(self) -> bool:
+        """Whether it draws offline negatives."""
+        return self.rounds == "both" and self.round_two.loss.needs_candidates
 
     def with_loss(self, name: LossName) -> Recipe:
         """The same recipe with another loss in round two."""

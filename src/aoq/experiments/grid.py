@@ -25,7 +25,7 @@ from rich.text import Text
 from aoq.config import Recipe
 from aoq.data.check import check_dataset
 from aoq.data.dataset import open_dataset
-from aoq.experiments.definitions import Definition, Row, needs_lists
+from aoq.experiments.definitions import Definition, Row
 from aoq.experiments.lanes import Job, Part, run_side_by_side
 from aoq.experiments.runs import RunSummary
 from aoq.progress import say, warn
@@ -150,7 +150,7 @@ class _Planner:
         recipe = replace(definition.recipe_of(row), seed=self.seed)
         if self.data is not None:
             recipe = replace(recipe, data=str(self.data))
-        teacher = definition.teacher_of(row) if needs_lists(recipe) else None
+        teacher = definition.teacher_of(row) if recipe.needs_lists else None
         taught = None if teacher is None else self.cell(teacher)
         if taught is not None:
             recipe = replace(recipe, candidates=str(taught.lists))

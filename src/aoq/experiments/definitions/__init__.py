@@ -198,7 +198,7 @@ def _require_sound(definition: Definition) -> None:
 def _require_depth(definition: Definition, row: Row) -> None:
     """A teacher has to be one, and its lists as deep as the row draws."""
     recipe, teacher = definition.recipe_of(row), definition.teacher_of(row)
-    if teacher is None or not needs_lists(recipe):
+    if teacher is None or not recipe.needs_lists:
         return
     where, mines = f"{definition.source}: row {row.label!r}", definition.recipe_of(teacher)
     if mines.rounds != "one":
@@ -213,11 +213,6 @@ def _require_depth(definition: Definition, row: Row) -> None:
                 f"{where} draws from lists with {depth} {drawn}, but its teacher "
                 f"{teacher.label!r} keeps {kept}; raise {depth} in [mining]."
             )
-
-
-def needs_lists(recipe: Recipe) -> bool:
-    """Whether a recipe draws offline negatives."""
-    return recipe.rounds == "both" and recipe.round_two.loss.needs_candidates
 
 
 def _slug(text: str) -> str:
