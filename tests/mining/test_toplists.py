@@ -185,13 +185,15 @@ def test_merged_lists_are_the_best_of_all(parts):
     st.randoms(use_true_random=False),
 )
 def test_the_kernel_finds_what_plain_loops_find(scores, random):
-    """Hits of rows by place; columns filled, cut back where a list is full, until the last row."""
+    """Hits of rows in order; columns filled, cut back where a list is full, until the last row."""
     n_rows, n_columns = scores.shape
     floors = np.array([random.choice([-3, 0, 1]) for _ in range(n_rows)], np.float32)
     lists = TopLists(n_columns, depth=3, n_candidates=n_rows)
     lists.keys = np.zeros((n_columns, 5), np.uint64)
     lists.ceilings = np.array([random.choice([0.0, np.inf]) for _ in range(n_columns)], np.float32)
-    hits, row, n_hits, everything = np.empty(scores.size + 1, np.int64), 0, 0, slice(0, n_columns)
+    hit_rows, hit_columns = np.empty((2, scores.size + 1), np.int32)
+    hit_scores = np.empty(scores.size + 1, np.float32)
+    row, n_hits, everything = 0, 0, slice(0, n_columns)
     while row < n_rows:
         row, n_hits = look_through(
             scores,
@@ -204,11 +206,16 @@ def test_the_kernel_finds_what_plain_loops_find(scores, random):
             lists.keys,
             lists.fills,
             lists.n_dropped,
-            hits,
+            hit_rows,
+            hit_columns,
+            hit_scores,
             n_hits,
         )
         lists.make_room(everything)
-    assert hits[:n_hits].tolist() == np.flatnonzero(scores >= floors[:, None]).tolist()
+    rows, columns = np.nonzero(scores >= floors[:, None])
+    assert hit_rows[:n_hits].tolist() == rows.tolist()
+    assert hit_columns[:n_hits].tolist() == columns.tolist()
+    assert hit_scores[:n_hits].tolist() == scores[rows, columns].tolist()
     lists.settle(everything)
     kept = np.where(scores > lists.ceilings, -np.inf, scores).T
     expected = [[at + 10 for at in ids] for ids in sorted_rows(kept, 3)]

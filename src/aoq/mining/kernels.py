@@ -28,10 +28,12 @@ def look_through(
     keys: Keys,
     fills: Int32s,
     n_dropped: Ids,
-    hits: Ids,
+    hit_rows: Int32s,
+    hit_columns: Int32s,
+    hit_scores: Floats,
     n_hits: int,
 ) -> tuple[int, int]:
-    """Feed the lists of the columns, and note the places of hits for those of the rows.
+    """Feed the lists of the columns, and note the hits for those of the rows.
 
     Begins with `row` and stops after a row that filled some list to its last place, so that the
     caller can make room. Returns the row to go on with and the number of hits so far. `bits` are
@@ -55,7 +57,9 @@ def look_through(
         for place in range(count):
             column = columns[place]
             score = values[column]
-            hits[n_hits] = row * n_columns + column
+            hit_rows[n_hits] = row
+            hit_columns[n_hits] = column
+            hit_scores[n_hits] = score
             n_hits += score >= floor
             if score >= column_floors[column]:
                 if score > column_ceilings[column]:
@@ -76,10 +80,10 @@ def _flag(values: Floats, floor: float, column_floors: Floats, flags: Bools) -> 
 
 @compiled
 def put(
-    idx: Ids,
+    idx: Ids | Int32s,
     scores: Floats,
     bits: Int32s,
-    ids: Ids,
+    ids: Ids | Int32s,
     start: int,
     floors: Floats,
     ceilings: Floats,

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from aoq.mining.sides import Side
-from aoq.mining.toplists import Floats, TopLists
+from aoq.mining.toplists import Floats, Int32s, TopLists
 from aoq.mining.workers import worker_threads
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
@@ -26,7 +26,7 @@ from aoq.scoring.protocol import Scorer
 from aoq.types import Ids, Positives
 
 E = TypeVar("E")
-Hits = tuple[Ids, Floats, Ids]  # anchors, scores and candidates of a block, ordered by anchor
+Hits = tuple[Int32s, Floats, Int32s]  # anchors, scores and candidates of a block, ordered by anchor
 _ROWS_AT_ONCE = 512  # rows of a block between two chances to raise the floors of its columns
 _SAMPLE = 256  # candidates that tell where a list will end
 
@@ -110,7 +110,8 @@ class Sweep(Generic[E]):
 
         first, lists = stripe.start + rows.start, self.t2i
         floors = self.i2t.floors[self._rows(stripe)][rows]
-        hits = np.empty(scores.size + 1, np.int64)
+        hit_rows, hit_columns = np.empty((2, scores.size + 1), np.int32)
+        hit_scores = np.empty(scores.size + 1, np.float32)
         row = n_hits = 0
         while row < len(scores):
             row, n_hits = look_through(
@@ -124,16 +125,19 @@ class Sweep(Generic[E]):
                 lists.keys[texts],
                 lists.fills[texts],
                 lists.n_dropped[texts],
-                hits,
+                hit_rows,
+                hit_columns,
+                hit_scores,
                 n_hits,
             )
             lists.make_room(texts)
         seen = first + len(scores) - self.images.start
         lists.raise_floors(texts, seen=seen, latest=len(scores))
-        places, width = hits[:n_hits], scores.shape[1]
-        idx = places // width
-        ids = places - idx * width + texts.start
-        return idx + rows.start, scores.reshape(-1).take(places), ids
+        return (
+            hit_rows[:n_hits] + np.int32(rows.start),
+            hit_scores[:n_hits].copy(),
+            hit_columns[:n_hits] + np.int32(texts.start),
+        )
 
     def _collect(self, task: _Task) -> None:
         """Feed the images' lists; the threads may have seen floors that have risen since."""

@@ -99,7 +99,7 @@ class TopLists:
             floors = np.partition(sample, size - rank, axis=1)[:, size - rank]
             self.floors[anchors] = np.where(floors > _LOWEST, floors, _LOWEST)
 
-    def offer(self, anchors: slice, idx: Ids, scores: Floats, ids: Ids) -> None:
+    def offer(self, anchors: slice, idx: Ids | Int32s, scores: Floats, ids: Ids | Int32s) -> None:
         """Take over what is above the floors: `idx` counts from the first of `anchors`."""
         from aoq.mining.kernels import put  # compiled, or read from a cache, when needed
 
