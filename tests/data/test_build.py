@@ -10,31 +10,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aoq.data import build, extract
-from aoq.data.build import build_dataset, build_scenes
+from aoq.data.bottom_up import BottomUpFile
+from aoq.data.build import build_dataset, build_from_regions, build_scenes
 from aoq.data.check import check_dataset
 from aoq.data.dataset import open_dataset, splits_of, training_captions
-from aoq.data.extract import Pixels, Regions
+from aoq.data.extract import extract_pictures
 from aoq.data.formats import Record
+from aoq.data.region_tables import KeptRegions, RegionFolder, region_folder, write_folder
+from aoq.data.regions import DEFAULT_SOURCE, RegionSource, dataset_boxes, grid_boxes
 from aoq.errors import UserError
 from aoq.storage import EVENTS
+from tests.data.test_bottom_up import bottom_up_line
 
-
-class MeanColour:
-    """Stands in for the network."""
-
-    id, width = "mean-colour", 1280
-
-    def __call__(self, pixels: list[Pixels]) -> Regions:
-        means = np.array([picture.mean() for picture in pixels], np.float16)
-        return np.broadcast_to(means[:, None, None], (len(pixels), 36, self.width))
-
-
-@pytest.fixture(autouse=True)
-def without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AOQ_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(extract, "EfficientNetLite", MeanColour)
-    monkeypatch.setattr(build, "EfficientNetLite", MeanColour)
+pytestmark = pytest.mark.usefixtures("mean_colour")
 
 
 @pytest.fixture
@@ -72,13 +60,14 @@ def test_a_built_data_set_opens_with_all_that_went_in(
     assert len(training_captions(folder)) == 1 + 3 + 4
     report = check_dataset(folder)
     assert report.errors == ()
-    assert report.facts["train captions"] == 4
+    assert report.splits[0].captions == 4
 
 
 def test_the_manifest_says_what_made_the_features(tmp_path: Path, records: list[Record]) -> None:
     build_dataset(records, tmp_path / "built", name="mine")
     manifest = json.loads((tmp_path / "built" / "dataset.json").read_text())
-    assert manifest["extractor"] == "mean-colour"
+    assert manifest["extractor"] == "efficientnet-lite0-6x6"
+    assert manifest["backbone"] == "efficientnet-lite0"
     assert (manifest["grid"], manifest["regions"], manifest["width"]) == (6, 36, 1280)
     assert manifest["splits"]["train"]["images"] == 2
     assert set(manifest["splits"]["dev"]["sha256"]) == {"dev.json", "dev.features.npy"}
@@ -88,28 +77,17 @@ def test_the_manifest_says_what_made_the_features(tmp_path: Path, records: list[
 def test_a_coarser_grid_gives_fewer_regions_and_the_manifest_says_so(
     tmp_path: Path, records: list[Record], grid: int
 ) -> None:
-    build_dataset(records, tmp_path / "mine", name="mine", grid=grid)
-    build_scenes(tmp_path / "scenes", size="tiny", grid=grid)
+    source = RegionSource(grid=grid)
+    build_dataset(records, tmp_path / "mine", name="mine", source=source)
+    build_scenes(tmp_path / "scenes", size="tiny", source=source)
     for folder in (tmp_path / "mine", tmp_path / "scenes"):
         manifest = json.loads((folder / "dataset.json").read_text())
         assert (manifest["grid"], manifest["regions"]) == (grid, grid * grid)
-        assert manifest["extractor"] == "mean-colour"
+        assert RegionSource.of_dataset(folder) == source
         for split in splits_of(folder):
             assert open_dataset(folder, split).features.shape[1:] == (grid * grid, 1280)
         assert check_dataset(folder).errors == ()
     assert open_dataset(tmp_path / "mine", "train").features[:, -1, -1].tolist() == [0, 20]
-
-
-def test_a_grid_that_cannot_be_pooled_leaves_nothing_behind(
-    tmp_path: Path, records: list[Record]
-) -> None:
-    before = contents(tmp_path)
-    with pytest.raises(UserError, match="a grid of 4 x 4"):
-        build_dataset(records, tmp_path / "built", name="mine", grid=4)
-    with pytest.raises(UserError, match="a grid of 5 x 5"):
-        build_scenes(tmp_path / "scenes", size="tiny", grid=5)
-    assert contents(tmp_path) == before
-    assert not (tmp_path / "cache").exists()
 
 
 def test_the_same_records_give_the_same_files(tmp_path: Path, records: list[Record]) -> None:
@@ -239,3 +217,87 @@ def test_scenes_of_an_unknown_size_leave_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="of the size 'huge'"):
         build_scenes(tmp_path / "scenes", size="huge")
     assert contents(tmp_path) == []
+
+
+# Regions that are there already
+
+
+def region_folder_of(records: list[Record], folder: Path, *, without: str = "") -> RegionFolder:
+    """What `aoq extract` makes of the records' pictures."""
+    pictures = [record.picture for record in records if record.image_id != without]
+    stored = extract_pictures(pictures, DEFAULT_SOURCE).stored
+    with region_folder(folder, force=False) as temporary:
+        names = [picture.name for picture in pictures]
+        write_folder(KeptRegions(names, pictures, stored, DEFAULT_SOURCE), temporary)
+    return RegionFolder.open(folder)
+
+
+def test_a_folder_of_regions_gives_the_data_set_that_its_pictures_give(
+    tmp_path: Path, records: list[Record]
+) -> None:
+    build_dataset(records, tmp_path / "pictures-built", name="mine")
+    table = region_folder_of(records[::-1], tmp_path / "regions")
+    build_from_regions(records, tmp_path / "regions-built", name="mine", regions=table)
+    for path in (tmp_path / "pictures-built").iterdir():
+        if path.name != EVENTS:
+            assert path.read_bytes() == (tmp_path / "regions-built" / path.name).read_bytes()
+
+
+def test_pictures_need_not_be_there_where_regions_are(
+    tmp_path: Path, records: list[Record]
+) -> None:
+    table = region_folder_of(records, tmp_path / "regions")
+    records[0].picture.unlink()
+    build_from_regions(records, tmp_path / "built", name="mine", regions=table)
+    train = open_dataset(tmp_path / "built", "train")
+    assert train.pictures == (None, records[2].picture)
+    assert train.features[:, 0, 0].tolist() == [0, 20]
+
+
+def test_images_without_regions_are_named_together(tmp_path: Path, records: list[Record]) -> None:
+    table = region_folder_of(records, tmp_path / "regions", without="image 1")
+    elsewhere = replace(records[3], picture=tmp_path / "unknown.png")
+    with pytest.raises(UserError) as caught:
+        build_from_regions([*records[:3], elsewhere], tmp_path / "b", name="m", regions=table)
+    assert [problem.split(" has no regions in ")[0] for problem in caught.value.problems] == [
+        "image 1",
+        "image 3",
+    ]
+    assert not (tmp_path / "b").exists()
+
+
+def test_two_images_never_share_regions(tmp_path: Path, records: list[Record]) -> None:
+    table = region_folder_of(records, tmp_path / "regions")
+    namesake = replace(records[1], picture=tmp_path / "other" / "0.png")
+    with pytest.raises(UserError, match=r"image 1 and image 0 are both the image 0\.png of"):
+        build_from_regions([records[0], namesake], tmp_path / "b", name="m", regions=table)
+
+
+def test_boxes_of_a_detector_are_kept_with_the_data_set(
+    tmp_path: Path, records: list[Record]
+) -> None:
+    lines = [bottom_up_line(str(number), seed=number, boxes=5) for number in range(len(records))]
+    (tmp_path / "detected.tsv").write_bytes(b"".join(lines))
+    table = BottomUpFile.open(tmp_path / "detected.tsv")
+    folder = tmp_path / "built"
+    build_from_regions(records, folder, name="mine", regions=table)
+    assert RegionSource.of_dataset(folder) is None
+    boxes = dataset_boxes(folder, "train")
+    assert boxes is not None
+    for row, number in enumerate((0, 2)):
+        features, expected = table.read(number)
+        np.testing.assert_array_equal(boxes[row], expected)
+        np.testing.assert_array_equal(open_dataset(folder, "train").features[row], features)
+    assert check_dataset(folder).errors == ()
+    manifest = json.loads((folder / "dataset.json").read_text())
+    assert "train.boxes.npy" in manifest["splits"]["train"]["sha256"]
+    assert manifest["extractor"] == "bottom-up"
+
+
+def test_boxes_of_a_grid_take_no_memory(tmp_path: Path, records: list[Record]) -> None:
+    build_dataset(records, tmp_path / "built", name="mine", source=RegionSource(grid=3))
+    boxes = dataset_boxes(tmp_path / "built", "train")
+    assert boxes is not None
+    assert boxes.shape == (2, 9, 4)
+    assert boxes.strides[0] == 0
+    np.testing.assert_array_equal(boxes[1], grid_boxes(3))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from aoq.cli import app
+from aoq.config import Recipe
 from aoq.data.check import check_dataset
+from aoq.data.dataset import open_dataset, training_captions
+from aoq.data.findings import Finding, Report
+from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
-from aoq.storage import hash_file
+from aoq.recipes import save_recipe
+from aoq.storage import RunDirectory, hash_file
 
 
 def write_precomp(folder: Path, split: str, *, images: int = 3, seed: int = 0) -> None:
@@ -65,8 +72,11 @@ def built(tmp_path: Path) -> Path:
 def test_a_sound_folder_has_counts_and_no_complaints(folder: Path) -> None:
     report = check_dataset(folder)
     assert (report.errors, report.warnings) == ((), ())
-    assert report.facts["train images"] == 3
-    assert report.facts["test captions"] == 15
+    assert [(facts.split, facts.images, facts.captions) for facts in report.splits] == [
+        ("train", 3, 15),
+        ("dev", 3, 15),
+        ("test", 3, 15),
+    ]
     report.raise_for_errors()
 
 
@@ -80,7 +90,7 @@ def test_all_errors_come_in_one_report_and_nothing_is_written(folder: Path) -> N
     text = "\n".join(report.errors)
     assert "dev_caps.txt, line 4: the caption is empty" in text
     assert "test_ims.npy cannot be read as a NumPy array: it is truncated" in text
-    assert "train_ims.npy, image row 1: NaN or infinite features, 2 such rows" in text
+    assert f"NaN or infinite features: {folder}/train_ims.npy, image row 1 (2 in all)" in text
     with pytest.raises(UserError, match="line 4"):
         report.raise_for_errors()
     assert sorted(folder.iterdir()) == before
@@ -189,21 +199,261 @@ def test_byte_strings_in_a_built_folder_are_an_error(built: Path) -> None:
     )
 
 
-def test_odd_things_are_one_warning_each_with_count_and_example(folder: Path) -> None:
+def found(report: Report, title: str) -> Finding:
+    (finding,) = (finding for finding in report.findings if finding.title == title)
+    return finding
+
+
+def titles(report: Report) -> list[str]:
+    return [finding.title for finding in report.findings]
+
+
+def test_odd_things_are_one_warning_each_with_count_and_places(folder: Path) -> None:
     change_rows(folder, "train", {2: np.load(folder / "train_ims.npy")[0]})
     change_captions(
         folder,
         "dev",
         {0: "A dog sleeps", 1: "a dog sleeps", 7: "a dog sleeps", 8: "dog", 9: "so " * 61},
     )
+    change_captions(folder, "test", {2: "A DOG sleeps"})
     report = check_dataset(folder)
     assert report.errors == ()
-    twice, repeated, short, long = report.warnings
-    assert twice == (
-        "1 pictures are there twice (equal features), "
-        "the first is train:2 in train and train:0 in train."
+    assert [(finding.title, finding.count, finding.places[0]) for finding in report.findings] == [
+        (
+            "Pictures that are there twice",
+            1,
+            "train:2 and train:0 in train have equal features",
+        ),
+        (
+            "Captions that an image has twice",
+            1,
+            "'a dog sleeps' of dev_caps.txt, line 2 and dev_caps.txt, line 1",
+        ),
+        (
+            "Captions of several images",
+            1,
+            "'a dog sleeps' of dev_caps.txt, line 8 and dev_caps.txt, line 1",
+        ),
+        (
+            "Captions of two splits",
+            1,
+            "'A DOG sleeps' of test_caps.txt, line 3 and dev_caps.txt, line 1",
+        ),
+        ("Captions of fewer than 3 words", 1, "'dog' of dev_caps.txt, line 9"),
+        ("Captions of more than 60 words", 1, report.findings[-1].places[0]),
+    ]
+    assert report.warnings[1].endswith("line 1; one of them is enough.")
+
+
+def test_features_are_looked_at_where_the_captions_are_damaged(folder: Path) -> None:
+    change_captions(folder, "dev", {3: ""})
+    change_rows(folder, "dev", {1: np.nan})
+    report = check_dataset(folder)
+    assert titles(report)[:2] == ["What does not fit together", "NaN or infinite features"]
+    assert found(report, "NaN or infinite features").places == (
+        f"{folder}/dev_ims.npy, image row 1",
     )
-    assert "1 captions are also those of another image" in repeated
-    assert "'a dog sleeps' of dev:1 in dev" in repeated
-    assert "1 captions have fewer than 3 words, the first is 'dog' of dev:1" in short
-    assert "1 captions have more than 60 words" in long
+
+
+def test_damaged_captions_and_features_of_one_split_are_both_told(folder: Path) -> None:
+    change_captions(folder, "dev", dict.fromkeys(range(15), ""))
+    (folder / "dev_ims.npy").write_bytes(b"nothing")
+    finding = found(check_dataset(folder), "What does not fit together")
+    assert finding.count == 16
+    assert "dev_caps.txt, line 1: the caption is empty" in finding.places[0]
+    assert "dev_ims.npy cannot be read" in finding.places[15]
+
+
+def test_a_folder_of_which_nothing_can_be_opened_is_still_reported(folder: Path) -> None:
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}_ims.npy").write_bytes(b"nothing")
+    report = check_dataset(folder, thorough=True)
+    assert report.splits == ()
+    assert found(report, "What does not fit together").count == 3
+
+
+def test_a_finding_counts_every_place_and_keeps_the_first(folder: Path) -> None:
+    write_precomp(folder, "train", images=30)
+    change_rows(folder, "train", dict.fromkeys(range(30), np.nan))
+    finding = found(check_dataset(folder), "NaN or infinite features")
+    assert (finding.count, len(finding.places)) == (30, 20)
+
+
+def test_equal_pictures_under_different_ids_are_a_leak_to_judge(folder: Path) -> None:
+    for split, ids in (("train", "1 2 3"), ("dev", "4 5 6"), ("test", "7 8 9")):
+        (folder / f"{split}_ids.txt").write_text(ids.replace(" ", "\n") + "\n")
+    change_rows(folder, "test", {0: np.load(folder / "train_ims.npy")[1]})
+    report = check_dataset(folder)
+    assert report.errors == ()
+    finding = found(report, "Pictures in two splits under different ids")
+    assert finding.places == ("7 in test and 2 in train have equal features",)
+
+
+def test_an_id_of_two_rows_is_warned_about(folder: Path) -> None:
+    (folder / "train_ids.txt").write_text("1\n2\n1\n")
+    finding = found(check_dataset(folder), "Ids that several images have")
+    assert finding.places == ("1 in train, rows 0 and 2",)
+
+
+def test_ids_of_test_in_another_order_than_in_testall_are_an_error(folder: Path) -> None:
+    write_precomp(folder, "testall", images=4)
+    change_rows(folder, "testall", dict(enumerate(np.load(folder / "test_ims.npy"))))
+    (folder / "testall_ids.txt").write_text("7\n8\n9\n10\n")
+    (folder / "test_ids.txt").write_text("7\n8\n9\n")
+    assert check_dataset(folder).errors == ()
+    (folder / "test_ids.txt").write_text("8\n7\n9\n")
+    finding = found(check_dataset(folder), "Ids of test that name another image in testall")
+    assert finding.is_error
+    assert finding.places[0] == "8, row 0 of test and row 1 of testall"
+    assert finding.count == 2
+
+
+def test_a_row_a_caption_is_compared_throughout_by_a_thorough_look(folder: Path) -> None:
+    rows = np.repeat(np.random.default_rng(0).random((200, 2, 4), np.float32), 5, axis=0)
+    rows[7, 0, 0] += 1  # not among the images that opening samples
+    np.save(folder / "train_ims.npy", rows)
+    lines = [f"{n} is the number of this caption" for n in range(1000)]
+    (folder / "train_caps.txt").write_text("\n".join(lines) + "\n")
+    assert check_dataset(folder).errors == ()
+    finding = found(check_dataset(folder, thorough=True), "Rows of one image that differ")
+    assert finding.places == (f"{folder}/train_ims.npy, rows 5 to 9",)
+
+
+def test_captions_that_differ_in_a_word_are_found_by_a_thorough_look(folder: Path) -> None:
+    change_captions(folder, "train", {0: "a man rides a red bike", 5: "A man rides a bike."})
+    change_captions(folder, "test", {3: "two men ride bikes uphill", 9: "the man rides a red bike"})
+    change_captions(folder, "dev", {4: "Two men ride bikes uphill, fast"})
+    near = "Captions of several images but for a word", "Captions of two splits but for a word"
+    assert not set(near) & set(titles(check_dataset(folder)))
+    report = check_dataset(folder, thorough=True)
+    within = found(report, near[0]).places
+    assert any("'a man rides a red bike' of train_caps.txt, line 1 and 'A man" in p for p in within)
+    assert (
+        "'two men ride bikes uphill' of test_caps.txt, line 4 and "
+        "'Two men ride bikes uphill, fast' of dev_caps.txt, line 5"
+    ) in found(report, near[1]).places
+
+
+def test_a_copy_of_a_picture_in_another_split_is_found_by_a_thorough_look(folder: Path) -> None:
+    random = np.random.default_rng(0)
+    for split in ("train", "dev", "test"):
+        write_precomp(folder, split, images=60)
+        np.save(folder / f"{split}_ims.npy", random.random((60, 3, 128), np.float32))
+    assert "Pictures that are nearly in two splits" not in titles(
+        check_dataset(folder, thorough=True)
+    )
+    copy = np.load(folder / "train_ims.npy")[9] + random.normal(0, 0.02, (3, 128))
+    change_rows(folder, "test", {30: copy, 31: np.load(folder / "test_ims.npy")[30]})
+    finding = found(check_dataset(folder, thorough=True), "Pictures that are nearly in two splits")
+    assert finding.places == ("test:30 in test is much like train:9 in train",)
+
+
+def test_pictures_that_moved_are_a_warning(built: Path) -> None:
+    finding = found(
+        check_dataset(built, thorough=True), "Pictures that are no longer where they were"
+    )
+    assert (finding.count, finding.is_error) == (2, False)
+
+
+def test_numbers_of_another_count_than_the_words_are_warned_about(folder: Path) -> None:
+    (folder / "dev_precaps.txt").write_text("1,4,2\n")
+    finding = found(check_dataset(folder), "Captions in numbers that do not fit those in words")
+    assert finding.places == (f"{folder}/dev_precaps.txt has 1 lines for 15 captions",)
+
+
+# Vocabulary
+
+
+def write_run(folder: Path, captions: Iterable[str], *, min_count: int) -> Path:
+    run = RunDirectory(folder / "round-one")
+    run.path.mkdir(parents=True)
+    Vocabulary.build(captions, min_count=min_count).save(run.vocabulary)
+    save_recipe(Recipe(min_word_count=min_count), run.config)
+    return folder
+
+
+LEAK = "Words of the vocabulary that only test captions explain"
+
+
+@pytest.mark.parametrize("min_count", [1, 2])
+def test_a_vocabulary_of_train_and_dev_is_sound(folder: Path, min_count: int) -> None:
+    run = write_run(folder / "run", training_captions(folder), min_count=min_count)
+    assert check_dataset(folder, run=run).findings == ()
+
+
+def test_a_word_that_a_vocabulary_can_only_have_from_test_is_an_error(folder: Path) -> None:
+    """`zebra` is in test alone; `okapi` reaches its three occurrences by the one in test."""
+    change_captions(folder, "train", {0: "an okapi sleeps here", 1: "an okapi runs there"})
+    change_captions(folder, "test", {0: "a zebra, zebra and zebra", 1: "an okapi in the sun"})
+    captions = [*training_captions(folder), *open_dataset(folder, "test").captions]
+    report = check_dataset(folder, run=write_run(folder / "run", captions, min_count=3))
+    leaked = "\n".join(found(report, LEAK).places)
+    assert "vocabulary.json: 'zebra' is 0 times in train and dev, 3 times in test" in leaked
+    assert "vocabulary.json: 'okapi' is 2 times in train and dev, 1 times in test" in leaked
+    assert found(report, LEAK).is_error
+
+
+def test_words_from_elsewhere_are_a_warning(folder: Path) -> None:
+    captions = [*training_captions(folder), "gnu"]
+    report = check_dataset(folder, run=write_run(folder / "run", captions, min_count=1))
+    assert titles(report) == ["Words of the vocabulary that the captions do not explain"]
+    assert report.errors == ()
+
+
+def test_a_vocabulary_in_a_precomp_folder_is_looked_at_thoroughly(folder: Path) -> None:
+    (folder / "vocab_notes.json").write_text("[]")
+    change_captions(folder, "test", {0: "a zebra sleeps here"})
+    Vocabulary.build(["zebra caption"], min_count=1).save(folder / "small_vocab.json")
+    report = check_dataset(folder, thorough=True)
+    assert found(report, LEAK).count == 1
+    assert "vocab_notes.json" in found(report, "Vocabularies that cannot be read").places[0]
+
+
+def test_a_run_without_a_vocabulary_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no vocabulary.json; name the folder of a trained"):
+        check_dataset(folder, run=folder)
+
+
+# The command
+
+
+def run_check(*arguments: object) -> None:
+    app(["data", "check", *map(str, arguments)], result_action="return_value")
+
+
+def test_the_report_fits_eighty_columns(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    change_rows(folder, "train", {1: np.nan})
+    change_captions(folder, "dev", {8: "[dog]"})
+    with pytest.raises(UserError, match="cannot be used as it is"):
+        run_check(folder)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[1:])) <= 80
+    text = "\n".join(lines)
+    assert "error    NaN or infinite features: 1" in text
+    assert "- train_ims.npy, image row 1" in text
+    assert "'[dog]' of dev_caps.txt, line 9" in text
+    assert lines[-1].startswith("1 error, ")
+
+
+def test_a_changed_file_is_told_and_ends_the_command(
+    built: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listing = built / "test.json"
+    listing.write_text(listing.read_text().replace('"x"', '"y"'))
+    with pytest.raises(UserError):
+        run_check(built)
+    assert "test.json is not what was built" in capsys.readouterr().out
+
+
+def test_the_report_is_one_json_object_for_pipes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change_captions(folder, "dev", {8: "dog"})
+    run_check(folder, "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert report["splits"][0]["captions"] == 15
+    assert report["errors"] == []
+    assert "Captions of fewer than 3 words" in [found["title"] for found in report["warnings"]]

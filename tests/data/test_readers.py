@@ -145,6 +145,7 @@ FIELDS: list[tuple[Any, tuple[str | int, ...], object, str]] = [
     (COCO, ("images", 0, "id"), [1], "images[0]: id is [1]; expected a whole number or text"),
     (COCO, ("images", 0, "id"), True, "images[0]: id is True; expected a whole number or text"),
     (COCO, ("images", 0, "file_name"), 3, "images[0]: file_name is 3; expected the name"),
+    (COCO, ("images", 0, "split"), 3, "images[0]: split is 3; expected text"),
     (COCO, ("annotations",), {}, "annotations is {}; expected a list"),
     (COCO, ("annotations", 0), None, "annotations[0]: None is no JSON object"),
     (COCO, ("annotations", 0, "image_id"), [1], "annotations[0]: image_id is [1]; expected a"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
-from typing import Literal
 
 from cyclopts import App
 
-from aoq.cli.base import Flag, Size, app, next_steps
+from aoq.cli.base import Count, Flag, Json, Size, app, next_steps
+from aoq.cli.extract import Grid, Workers, open_regions, region_source
+from aoq.errors import UserError
 
 data_app = App(name="data", help="Build and check data sets.")
 app.command(data_app)
@@ -21,7 +24,11 @@ def build(
     out: Path,
     pictures: Path | None = None,
     splits: Path | None = None,
-    grid: Literal[1, 2, 3, 6] = 6,
+    grid: Grid | None = None,
+    backbone: str | None = None,
+    features: Path | None = None,
+    regions: Count | None = None,
+    workers: Workers = 0,
     size: Size = "small",
     seed: int = 0,
     force: Flag = False,
@@ -36,11 +43,23 @@ def build(
     out
         Folder to write.
     pictures
-        Folder of the pictures; default: the folder of the captions file.
+        Folder of the pictures; default: the folder of the captions file. With `features`, they
+        need not be there.
     splits
         Folder with train.txt, dev.txt and test.txt, for Flickr token files.
     grid
-        Regions a side: 6 gives 36 an image; fewer are means of those, and train faster.
+        Regions a side: 6, the default, gives 36 an image; fewer are means of those, and train
+        faster.
+    backbone
+        The network that looks at pictures: `efficientnet-lite0` by default, or a vision model of
+        Hugging Face's transformers by its hub name or folder.
+    features
+        Regions that are there already, instead of a backbone: a folder that `aoq extract` wrote,
+        or a bottom-up TSV file.
+    regions
+        Keep the first so many of each image of a bottom-up file, where their numbers differ.
+    workers
+        Processes that decode pictures beside those that compute.
     size
         Of scenes.
     seed
@@ -48,36 +67,53 @@ def build(
     force
         Replace `out` if it exists.
     """
-    from aoq.data.build import build_dataset, build_scenes
+    from aoq.data.build import build_dataset, build_from_regions, build_scenes
     from aoq.data.formats import read_records
 
-    if source == "scenes":
-        build_scenes(out, size=size, seed=seed, grid=grid, force=force)
+    file = Path(source)
+    if features is not None:
+        if source == "scenes" or grid or backbone:
+            raise UserError("--features takes regions as they are; leave out --grid, --backbone.")
+        table = open_regions(features, regions=regions)
+        records = read_records(
+            file, pictures=pictures or file.parent, splits=splits, need_pictures=False
+        )
+        build_from_regions(records, out, name=out.name, regions=table, force=force)
+    elif regions is not None:
+        raise UserError("--regions chooses among those of --features; name a bottom-up file.")
+    elif source == "scenes":
+        chosen = region_source(backbone, grid)
+        build_scenes(out, size=size, seed=seed, source=chosen, workers=workers, force=force)
     else:
-        file = Path(source)
         records = read_records(file, pictures=pictures or file.parent, splits=splits)
-        build_dataset(records, out, name=out.name, grid=grid, force=force)
+        chosen = region_source(backbone, grid)
+        build_dataset(records, out, name=out.name, source=chosen, workers=workers, force=force)
     check(out)
     next_steps(f"aoq run scenes-small --data {out} --out runs/{out.name}")
 
 
 @data_app.command
-def check(folder: Path, /) -> None:
+def check(folder: Path, /, *, run: Path | None = None, as_json: Json = False) -> None:
     """Report everything that is wrong or odd in a data set, and its sizes.
+
+    Errors must be mended before training, and make the exit code 2; warnings are to be judged.
 
     Parameters
     ----------
     folder
         A folder that `aoq data build` wrote, or a SCAN precomp folder.
+    run
+        A run on this data set, whose vocabulary must hold no word of the test captions alone.
+    as_json
+        Print one JSON object.
     """
+    from aoq.cli.doctor import show_report
     from aoq.data.check import check_dataset
-    from aoq.progress import say, warn
 
-    report = check_dataset(folder)
-    for warning in report.warnings:
-        warn(warning)
-    report.raise_for_errors()
-    for what, count in report.facts.items():
-        say(f"{what}: {count:,}")
-    if not report.warnings:
-        say("nothing odd found")
+    report = check_dataset(folder, run=run, thorough=True)
+    if as_json:
+        sys.stdout.write(json.dumps(report.as_dict()) + "\n")
+    else:
+        show_report(report)
+    if report.errors:
+        raise UserError(f"{folder} cannot be used as it is; mend the errors of the report first.")

@@ -2,7 +2,8 @@
 
 dataset.json            what it is, which network and grid made the features, a hash of every file
 train.json              images, captions and the pairs among them, in the order of the rows
-train.features.npy      (N, grid * grid, 1280) float16; the same two files for dev and test
+train.features.npy      (N, R, F) float16; the same files for dev and test
+train.boxes.npy         (N, R, 4) float32, where regions are no cells of a grid
 events.jsonl            when it was built, and how long that took
 source/                 pictures and captions, where the data set was generated
 """
@@ -10,7 +11,6 @@ source/                 pictures and captions, where the data set was generated
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,55 +18,67 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from aoq.data.dataset import VERSION, is_ours
-from aoq.data.extract import GRID, EfficientNetLite, cache_features, require_grid, write_features
+from aoq.data.dataset import VERSION, boxes_file, is_ours
+from aoq.data.extract import WORKERS, extract_pictures
+from aoq.data.folders import written_folder
 from aoq.data.formats import Record, raise_problems, read_records
+from aoq.data.region_tables import KeptRegions, RegionTable, rows_of, write_rows
+from aoq.data.regions import DEFAULT_SOURCE, RegionSource
 from aoq.errors import UserError
 from aoq.progress import EventLog, progress_bar
-from aoq.storage import (
-    EVENTS,
-    MANIFEST,
-    atomic_folder,
-    hash_file,
-    write_json,
-    write_text,
-)
+from aoq.storage import EVENTS, MANIFEST, hash_file, write_json, write_text
 from aoq.types import SPLITS
 
 
 def build_dataset(
-    records: Sequence[Record], folder: Path, *, name: str, grid: int = GRID, force: bool = False
+    records: Sequence[Record],
+    folder: Path,
+    *,
+    name: str,
+    source: RegionSource = DEFAULT_SOURCE,
+    workers: int = WORKERS,
+    force: bool = False,
 ) -> None:
     """Extract the features of all records and write them as a data set."""
-    require_grid(grid)
     raise_problems(find_problems(records))
-    inside = [record.picture for record in records if _is_inside(record.picture, folder)]
-    if inside:
-        raise UserError(
-            f"{folder} holds the pictures themselves, such as {inside[0]}; "
-            "choose another place for the data set."
-        )
-    with _new_folder(folder, force=force) as temporary:
-        _fill(temporary, records, name=name, grid=grid)
+    _refuse_inside(records, folder)
+    with _dataset_folder(folder, force=force) as temporary:
+        _fill(temporary, records, _extract(records, source, workers=workers), name=name)
+
+
+def build_from_regions(
+    records: Sequence[Record], folder: Path, *, name: str, regions: RegionTable, force: bool = False
+) -> None:
+    """The same with regions that are there already; the pictures need not be."""
+    raise_problems(find_problems(records, need_pictures=False))
+    _refuse_inside(records, folder)
+    with _dataset_folder(folder, force=force) as temporary:
+        _fill(temporary, records, regions, name=name)
 
 
 def build_scenes(
-    folder: Path, *, size: str, seed: int = 0, grid: int = GRID, force: bool = False
+    folder: Path,
+    *,
+    size: str,
+    seed: int = 0,
+    source: RegionSource = DEFAULT_SOURCE,
+    workers: int = WORKERS,
+    force: bool = False,
 ) -> None:
     """Generate the embedded data set, then build it as if a user had brought it."""
     from aoq.data.scenes import SIZES, write_scenes
 
-    require_grid(grid)
     total = sum(astuple(SIZES[size])) if size in SIZES else 0
-    with _new_folder(folder, force=force) as temporary:
-        source = temporary / "source"
+    with _dataset_folder(folder, force=force) as temporary:
+        pictures = temporary / "source"
         with progress_bar("Drawing scenes", total=total, unit="pictures") as update:
-            write_scenes(source, size=size, seed=seed, progress=lambda *_: update())
-        records = read_records(source / "captions.jsonl", pictures=source)
-        _fill(temporary, records, name=f"scenes-{size}", grid=grid)
+            write_scenes(pictures, size=size, seed=seed, progress=lambda *_: update())
+        records = read_records(pictures / "captions.jsonl", pictures=pictures)
+        regions = _extract(records, source, workers=workers)
+        _fill(temporary, records, regions, name=f"scenes-{size}")
 
 
-def find_problems(records: Sequence[Record]) -> list[str]:
+def find_problems(records: Sequence[Record], *, need_pictures: bool = True) -> list[str]:
     """What keeps records from being a data set, wherever they come from."""
     if not records:
         return ["There are no records; expected at least one image with a caption."]
@@ -85,7 +97,7 @@ def find_problems(records: Sequence[Record]) -> list[str]:
             problems.append(f"{image} has no caption or an empty one; expected words.")
         if n_captions != n_ids:
             problems.append(f"{image} has {n_captions} captions and {n_ids} ids; expected as many.")
-        if not record.picture.is_file():
+        if need_pictures and not record.picture.is_file():
             problems.append(f"{image} has no picture at {record.picture}.")
         problems += [
             f"The caption id {caption_id} is there twice; ids must differ."
@@ -98,58 +110,66 @@ def find_problems(records: Sequence[Record]) -> list[str]:
 
 
 @contextmanager
-def _new_folder(folder: Path, *, force: bool) -> Iterator[Path]:
-    """A folder that takes its place when it is complete; what it replaces stays until then."""
-    _refuse_taken(folder, force=force)
-    with atomic_folder(folder) as temporary:
-        yield temporary
-        _refuse_taken(folder, force=force)
-        if folder.exists():
-            shutil.rmtree(folder)
-
-
-def _refuse_taken(folder: Path, *, force: bool) -> None:
-    """Only a data set of ours is ever replaced, and it only if asked for."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    if not is_ours(folder):
-        raise UserError(
-            f"{folder} exists and is no data set of aoq; "
-            "remove it yourself or choose another place."
-        )
-    if not force:
-        raise UserError(f"{folder} exists already; choose another place or add --force.")
-
-
-def _fill(folder: Path, records: Sequence[Record], *, name: str, grid: int) -> None:
+def _dataset_folder(folder: Path, *, force: bool) -> Iterator[Path]:
+    """A folder to fill, whole or not at all, that says when it was and how long it took."""
     started = time.monotonic()
-    places = cache_features([record.picture for record in records])
-    stored = {record.image_id: place for record, place in zip(records, places, strict=True)}
+    with written_folder(folder, what="data set", is_ours=is_ours, force=force) as temporary:
+        yield temporary
+        seconds = round(time.monotonic() - started, 2)
+        EventLog(temporary / EVENTS).write("built", seconds=seconds)
+
+
+def _refuse_inside(records: Sequence[Record], folder: Path) -> None:
+    inside = [record.picture for record in records if _is_inside(record.picture, folder)]
+    if inside:
+        raise UserError(
+            f"{folder} holds the pictures themselves, such as {inside[0]}; "
+            "choose another place for the data set."
+        )
+
+
+def _extract(records: Sequence[Record], source: RegionSource, *, workers: int) -> RegionTable:
+    pictures = [record.picture for record in records]
+    stored = extract_pictures(pictures, source, workers=workers, skip=False).stored
+    return KeptRegions([record.image_id for record in records], pictures, stored, source)
+
+
+def _fill(folder: Path, records: Sequence[Record], regions: RegionTable, *, name: str) -> None:
+    rows = rows_of(regions, map(_names_of, records))
+    source = regions.source
     splits: dict[str, Any] = {}
     for split in SPLITS:
-        members = [record for record in records if record.split == split]
-        if not members:
+        chosen = [number for number, record in enumerate(records) if record.split == split]
+        if not chosen:
             continue
+        members = [records[number] for number in chosen]
         features, listing = folder / f"{split}.features.npy", folder / f"{split}.json"
-        write_features([stored[record.image_id] for record in members], features, grid=grid)
+        boxes = None if source else boxes_file(folder, split)
+        write_rows(regions, [rows[number] for number in chosen], features=features, boxes=boxes)
         write_text(listing, json.dumps(_listing(members, folder), ensure_ascii=False))
         splits[split] = {
             "images": len(members),
             "captions": sum(len(record.captions) for record in members),
-            "sha256": {file.name: hash_file(file) for file in (features, listing)},
+            "sha256": {file.name: hash_file(file) for file in (features, listing, boxes) if file},
         }
+    n_regions, width = regions.shape
     manifest = {
         "version": VERSION,
         "name": name,
-        "extractor": EfficientNetLite.id,
-        "grid": grid,
-        "regions": grid * grid,
-        "width": EfficientNetLite.width,
+        **({"backbone": source.backbone, "grid": source.grid} if source else {}),
+        "extractor": source.id if source else "bottom-up",
+        "regions": n_regions,
+        "width": width,
         "splits": splits,
     }
     write_json(folder / MANIFEST, manifest)
-    seconds = round(time.monotonic() - started, 2)
-    EventLog(folder / EVENTS).write("built", pictures=len(records), seconds=seconds)
+
+
+def _names_of(record: Record) -> list[str]:
+    """What a table may call an image: its id, or an end of its picture's path, suffix or not."""
+    parts, suffix = record.picture.parts, record.picture.suffix
+    names = [record.image_id, *("/".join(parts[start:]) for start in range(len(parts)))]
+    return [spelling for name in names for spelling in (name, name.removesuffix(suffix))]
 
 
 def _listing(records: Sequence[Record], folder: Path) -> dict[str, Any]:
@@ -169,7 +189,9 @@ def _listing(records: Sequence[Record], folder: Path) -> dict[str, Any]:
     }
 
 
-def _picture_path(picture: Path, folder: Path) -> str:
+def _picture_path(picture: Path, folder: Path) -> str | None:
+    if not picture.is_file():
+        return None
     path = picture.absolute()
     return str(path.relative_to(folder.absolute()) if _is_inside(picture, folder) else path)
 

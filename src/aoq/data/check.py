@@ -1,85 +1,76 @@
 """The doctor: everything that is wrong or odd with a data set, before hours go into training.
 
 Opening a split already refuses what does not fit together. What needs a look at every row is
-here: features that are no numbers, files that changed since they were built, images in two
-splits, pictures and captions that occur twice, captions of an odd length. Errors must be mended,
-warnings are for people to judge.
+here and in the two modules beside it: files that changed since they were built, features that are
+no numbers, images (`check_images`) and captions (`check_captions`) that occur twice or in two
+splits, words of test captions in a vocabulary. Errors must be mended, warnings are for people to
+judge. Training looks for what is quick to find; a thorough look also finds what is nearly the same.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from aoq.data import check_captions, check_images
+from aoq.data.check_images import Scan
 from aoq.data.dataset import (
+    Features,
     PairDataset,
     features_file,
     is_built,
+    map_features,
     open_dataset,
     read_manifest,
     splits_of,
 )
-from aoq.data.formats import raise_problems
-from aoq.data.readers import byte_string_problems, shown
+from aoq.data.findings import Finding, Report, SplitFacts, error, warning
+from aoq.data.formats import all_problems
+from aoq.data.precomp import CAPTIONS_PER_IMAGE, captions_file
+from aoq.data.readers import byte_string_problems, read_lines, shown
 from aoq.errors import UserError
 from aoq.progress import progress_bar
 from aoq.storage import MANIFEST, hash_file
 from aoq.types import SPLITS
 
 ROWS_AT_ONCE = 256
-FEWEST_WORDS, MOST_WORDS = 3, 60
-
-Place = tuple[PairDataset, int]
 
 
-@dataclass(frozen=True)
-class Report:
-    """What was found: sentences to act on, sentences to think about, and counts."""
-
-    errors: tuple[str, ...]
-    warnings: tuple[str, ...]
-    facts: Mapping[str, int]
-
-    def raise_for_errors(self) -> None:
-        raise_problems(self.errors)
-
-
-def check_dataset(folder: Path) -> Report:
-    """Look at every row of every split of a folder."""
-    errors: list[str] = []
-    datasets: list[PairDataset] = []
-    for split in splits_of(folder):
-        try:
-            datasets.append(open_dataset(folder, split))
-        except UserError as error:
-            errors += error.problems
-    if is_built(folder):
-        errors += _changed_files(folder, datasets)
-    errors += _differing_shapes(folder, datasets)
-    for dataset in datasets:
-        errors += byte_string_captions(folder, dataset)
-    digests = []
-    for dataset in datasets:
-        rows, broken = _scan_features(dataset)
-        digests.append(rows)
-        if broken:
-            errors.append(
-                f"{features_file(folder, dataset.split)}, image row {broken[0]}: NaN or infinite "
-                f"features, {len(broken):,} such rows in all; expected finite numbers."
-            )
-    shared, twice = _repeated_images(folder, datasets, digests)
+def check_dataset(folder: Path, *, run: Path | None = None, thorough: bool = False) -> Report:
+    """Look at every row of every split of a folder, and at the vocabulary of a run on it."""
+    opened, problems = _open_splits(folder)
+    datasets = tuple(opened.values())
+    scans = {
+        split: _scan_features(features, title=f"Checking {split}", thorough=thorough)
+        for split, features in _features_of(folder, opened)
+    }
+    findings = [
+        *error("What does not fit together", problems),
+        *_check_files(folder, datasets),
+        *_check_numbers(folder, scans),
+        *check_images.find_repeats(folder, datasets, scans),
+        *error(
+            "Captions that are byte strings",
+            [fault for dataset in datasets for fault in byte_string_captions(folder, dataset)],
+        ),
+        *_missing_splits(folder),
+        *check_captions.find_repeats(folder, datasets),
+        *check_captions.find_odd_lengths(folder, datasets),
+    ]
+    if thorough:
+        findings += _differing_repeats(folder, datasets)
+        findings += check_images.find_look_alikes(datasets, scans)
+        findings += check_images.find_missing_pictures(datasets)
+        findings += check_captions.find_near(folder, datasets)
+    if run is not None or thorough:
+        findings += check_captions.find_vocabulary_leaks(folder, datasets, run=run)
     return Report(
-        errors=(*errors, *shared),
-        warnings=(*_missing_splits(folder), *twice, *_odd_captions(datasets)),
-        facts={
-            f"{dataset.split} {what}": count
-            for dataset in datasets
-            for what, count in (("images", len(dataset)), ("captions", dataset.n_texts))
-        },
+        folder=folder,
+        splits=tuple(map(SplitFacts.of, datasets)),
+        findings=tuple(sorted(findings, key=lambda finding: not finding.is_error)),
     )
 
 
@@ -90,20 +81,46 @@ def byte_string_captions(folder: Path, dataset: PairDataset) -> list[str]:
         file = folder / f"{dataset.split}.json"
         places = ((f"{file}, captions[{number}]", caption) for number, caption in captions)
     else:
-        file = folder / f"{dataset.split}_caps.txt"
+        file = captions_file(folder, dataset.split)
         places = ((f"{file}, line {number + 1}", caption) for number, caption in captions)
     return byte_string_problems(places)
 
 
-def _missing_splits(folder: Path) -> list[str]:
+def _open_splits(folder: Path) -> tuple[dict[str, PairDataset], list[str]]:
+    """The splits that can be opened, and what is wrong with the others."""
+    opened: dict[str, PairDataset] = {}
+    problems: list[str] = []
+    for split in splits_of(folder):
+        try:
+            opened[split] = open_dataset(folder, split)
+        except UserError as fault:
+            problems += all_problems(fault)
+    return opened, problems
+
+
+def _missing_splits(folder: Path) -> list[Finding]:
     present = splits_of(folder)
-    missing = [split for split in SPLITS if split not in present]
-    if not missing:
-        return []
-    return [
-        f"{folder} has no {' and no '.join(missing)} split: training needs train and dev, and "
-        "`aoq run` judges on test."
+    return warning(
+        "Splits that are missing",
+        [f"{folder} has no {split}" for split in SPLITS if split not in present],
+        "training needs train and dev, and `aoq run` judges on test",
+    )
+
+
+# Files
+
+
+def _check_files(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]:
+    differing = [
+        f"{features_file(folder, dataset.split)} has images of {dataset.features.shape[1:]}; "
+        f"expected {datasets[0].features.shape[1:]} regions and width as in {datasets[0].split}."
+        for dataset in datasets
+        if dataset.features.shape[1:] != datasets[0].features.shape[1:]
     ]
+    found = error("Splits of different shapes", differing)
+    if is_built(folder):
+        return found + error("Files that changed", _changed_files(folder, datasets))
+    return found + _unlike_word_ids(folder, datasets)
 
 
 def _changed_files(folder: Path, datasets: Iterable[PairDataset]) -> list[str]:
@@ -130,9 +147,9 @@ def _find_change(folder: Path, name: str, digest: object) -> str | None:
         return f"{folder / MANIFEST}: {shown(name)} is no file of the data set; expected a name."
     try:
         found = hash_file(folder / name)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError) as fault:
         return (
-            f"{folder / MANIFEST} names {shown(name)}, which cannot be read ({error}); "
+            f"{folder / MANIFEST} names {shown(name)}, which cannot be read ({fault}); "
             "build the data set again."
         )
     if found != digest:
@@ -140,85 +157,81 @@ def _find_change(folder: Path, name: str, digest: object) -> str | None:
     return None
 
 
-def _differing_shapes(folder: Path, datasets: Sequence[PairDataset]) -> list[str]:
-    return [
-        f"{features_file(folder, dataset.split)} has images of {dataset.features.shape[1:]}; "
-        f"expected {datasets[0].features.shape[1:]} regions and width as in {datasets[0].split}."
-        for dataset in datasets
-        if dataset.features.shape[1:] != datasets[0].features.shape[1:]
-    ]
+def _unlike_word_ids(folder: Path, datasets: Iterable[PairDataset]) -> list[Finding]:
+    """BFAN's captions in numbers that cannot be those of the captions in words."""
+    places: list[str] = []
+    for dataset in datasets:
+        numbers = folder / f"{dataset.split}_precaps.txt"
+        if numbers.is_file() and (count := len(read_lines(numbers))) != dataset.n_texts:
+            places.append(f"{numbers} has {count:,} lines for {dataset.n_texts:,} captions")
+    return warning(
+        "Captions in numbers that do not fit those in words",
+        places,
+        "aoq reads the words; make the numbers again if BFAN's program is to read them",
+    )
 
 
-def _scan_features(dataset: PairDataset) -> tuple[list[bytes], list[int]]:
-    """A digest of every image's features, and the rows that hold NaN or infinity."""
+# Features
+
+
+def _features_of(folder: Path, opened: Mapping[str, PairDataset]) -> Iterator[tuple[str, Features]]:
+    """The features of every split, also where its captions keep it from being opened."""
+    for split in splits_of(folder):
+        if split in opened:
+            yield split, opened[split].features
+            continue
+        try:
+            features = map_features(features_file(folder, split))
+        except UserError:
+            continue  # opening the split has said so
+        yield split, features
+
+
+def _scan_features(features: Features, *, title: str, thorough: bool) -> Scan:
+    """Read every image once; their means take as long as all the rest, and may be left out."""
     digests: list[bytes] = []
     broken: list[int] = []
-    title = f"Checking {dataset.split}"
-    with progress_bar(title, total=len(dataset), unit="images") as update:
-        for start in range(0, len(dataset), ROWS_AT_ONCE):
-            block = np.ascontiguousarray(dataset.features[start : start + ROWS_AT_ONCE])
+    means = np.zeros((len(features) if thorough else 0, features.shape[-1]), np.float32)
+    with progress_bar(title, total=len(features), unit="images") as update:
+        for start in range(0, len(features), ROWS_AT_ONCE):
+            rows = np.arange(start, min(start + ROWS_AT_ONCE, len(features)))
+            block = np.ascontiguousarray(features[rows])
             digests += [hashlib.sha256(row).digest() for row in block]
             finite = np.isfinite(block).all(axis=(1, 2))
-            broken += (start + np.flatnonzero(~finite)).tolist()
+            broken += rows[~finite].tolist()
+            if thorough:
+                means[rows[finite]] = block[finite].mean(axis=1, dtype=np.float32)
             update(advance=len(block))
-    return digests, broken
+    return Scan(digests, broken, means)
 
 
-def _repeated_images(
-    folder: Path, datasets: Sequence[PairDataset], digests: Sequence[Sequence[bytes]]
-) -> tuple[list[str], list[str]]:
-    """Images in two splits, which are errors, and pictures that are there twice.
-
-    An image is known by its id. Where a folder names none, equal features in two splits are
-    taken for the same image.
-    """
-    named = is_built(folder) or any((folder / f"{d.split}_ids.txt").is_file() for d in datasets)
-    keys: Sequence[Sequence[Hashable]] = [d.image_ids for d in datasets] if named else digests
-    shared = [
-        f"{features_file(folder, again.split)}, image row {row}: the image "
-        f"{again.image_ids[row]} is also in {first.split}, row {first_row}; "
-        "expected every image in one split."
-        for (first, first_row), (again, row) in _repeats(datasets, keys)
-        if first is not again
+def _check_numbers(folder: Path, scans: Mapping[str, Scan]) -> list[Finding]:
+    places = [
+        f"{features_file(folder, split)}, image row {row}"
+        for split, scan in scans.items()
+        for row in scan.broken
     ]
-    twice = [
-        f"{again.image_ids[row]} in {again.split} and {first.image_ids[first_row]} in {first.split}"
-        for (first, first_row), (again, row) in _repeats(datasets, digests)
-        if first is again or (named and first.image_ids[first_row] != again.image_ids[row])
-    ]
-    return shared, _one_line(twice, "pictures are there twice (equal features)")
+    return error(
+        "NaN or infinite features",
+        places,
+        "expected finite numbers: extract these pictures again, or leave them out",
+    )
 
 
-def _repeats(
-    datasets: Sequence[PairDataset], keys: Sequence[Sequence[Hashable]]
-) -> Iterator[tuple[Place, Place]]:
-    """Where a key occurs first, and where again; `testall` contains `test` by design."""
-    first: dict[Hashable, Place] = {}
-    for dataset, of_images in zip(datasets, keys, strict=True):
-        for row, key in enumerate(of_images):
-            place = first.setdefault(key, (dataset, row))
-            if place != (dataset, row) and {place[0].split, dataset.split} != {"test", "testall"}:
-                yield place, (dataset, row)
-
-
-def _odd_captions(datasets: Sequence[PairDataset]) -> Iterator[str]:
-    repeated, short, long = [], [], []
+def _differing_repeats(folder: Path, datasets: Iterable[PairDataset]) -> list[Finding]:
+    """Where there is a row a caption, as VSE++ has it, rows that are not their image's."""
+    places: list[str] = []
     for dataset in datasets:
-        owners: dict[str, int] = {}
-        for image_id, text_id in dataset.positives.pairs.tolist():
-            caption = dataset.captions[text_id]
-            example = f"{caption[:60]!r} of {dataset.image_ids[image_id]} in {dataset.split}"
-            if owners.setdefault(caption.casefold(), image_id) != image_id:
-                repeated.append(example)
-            words = len(caption.split())
-            if words < FEWEST_WORDS:
-                short.append(example)
-            elif words > MOST_WORDS:
-                long.append(example)
-    yield from _one_line(repeated, "captions are also those of another image")
-    yield from _one_line(short, f"captions have fewer than {FEWEST_WORDS} words")
-    yield from _one_line(long, f"captions have more than {MOST_WORDS} words")
-
-
-def _one_line(examples: Sequence[str], what: str) -> list[str]:
-    return [f"{len(examples):,} {what}, the first is {examples[0]}."] if examples else []
+        path = features_file(folder, dataset.split)
+        rows = map_features(path)
+        if len(rows) != CAPTIONS_PER_IMAGE * len(dataset) or is_built(folder):
+            continue
+        for start in range(0, len(rows), CAPTIONS_PER_IMAGE):
+            repeats = rows[start : start + CAPTIONS_PER_IMAGE]
+            if not all(np.array_equal(repeats[0], row, equal_nan=True) for row in repeats[1:]):
+                places.append(f"{path}, rows {start} to {start + CAPTIONS_PER_IMAGE - 1}")
+    return error(
+        "Rows of one image that differ",
+        places,
+        "expected five equal rows an image, because there are as many rows as captions",
+    )

@@ -20,8 +20,9 @@ from typing import Any, Protocol, Self, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from aoq.data.formats import raise_problems
-from aoq.data.readers import json_fault, parse_json, read_lines, read_text, shown, wrong_fields
+from aoq.data.formats import all_problems, raise_problems
+from aoq.data.precomp import CAPTIONS_PER_IMAGE, captions_file, read_captions, read_ids
+from aoq.data.readers import json_fault, parse_json, read_text, shown, wrong_fields
 from aoq.errors import UserError
 from aoq.storage import MANIFEST
 from aoq.types import SPLITS, Ids, Positives
@@ -29,8 +30,8 @@ from aoq.types import SPLITS, Ids, Positives
 Array = npt.NDArray[Any]
 
 VERSION = 1
-CAPTIONS_PER_IMAGE = 5  # of precomp folders; elsewhere any number
 PRECOMP_SPLITS = (*SPLITS, "testall")
+PRECOMP_PARTS = ("ims.npy", "caps.txt", "precaps.txt")
 ROWS_SAMPLED = 64
 
 
@@ -233,7 +234,7 @@ def splits_of(folder: Path) -> tuple[str, ...]:
     present = tuple(
         split
         for split in PRECOMP_SPLITS
-        if any((folder / f"{split}_{part}").is_file() for part in ("ims.npy", "caps.txt"))
+        if any((folder / f"{split}_{part}").is_file() for part in PRECOMP_PARTS)
     )
     if not present:
         raise UserError(
@@ -291,6 +292,11 @@ def features_file(folder: Path, split: str) -> Path:
     return folder / (f"{split}.features.npy" if is_built(folder) else f"{split}_ims.npy")
 
 
+def boxes_file(folder: Path, split: str) -> Path:
+    """Where a built split keeps the boxes of its regions, unless these are the cells of a grid."""
+    return folder / f"{split}.boxes.npy"
+
+
 def map_features(path: Path) -> Array:
     """An .npy file as it lies on disk, with a region axis if it has none. (N, R, F)"""
     try:
@@ -317,7 +323,7 @@ def map_features(path: Path) -> Array:
 def _captions_of(folder: Path, split: str) -> list[str]:
     if is_built(folder):
         return [caption["text"] for caption in _read_listing(folder / f"{split}.json")["captions"]]
-    return _read_precomp_captions(folder / f"{split}_caps.txt")
+    return read_captions(folder, split)
 
 
 def _open_built(folder: Path, split: str) -> PairDataset:
@@ -335,7 +341,9 @@ def _open_built(folder: Path, split: str) -> PairDataset:
         positives=Positives.from_pairs(
             listing["pairs"], n_images=len(images), n_texts=len(captions)
         ),
-        pictures=tuple(folder / image["picture"] for image in images),
+        pictures=tuple(
+            None if image["picture"] is None else folder / image["picture"] for image in images
+        ),
     )
     problems = _without_partner(dataset, place=f"{path}, ")
     if len(features) != len(images):
@@ -368,7 +376,7 @@ def _read_listing(path: Path) -> dict[str, Any]:
     wrong = wrong_fields(str(path), listing, **dict.fromkeys(parts, "list"))
     if not wrong:
         for number, image in enumerate(listing["images"]):
-            wrong += wrong_fields(f"{path}, images[{number}]", image, id="text", picture="text")
+            wrong += wrong_fields(f"{path}, images[{number}]", image, id="text", picture="text?")
         for number, caption in enumerate(listing["captions"]):
             wrong += wrong_fields(f"{path}, captions[{number}]", caption, id="text", text="words")
         sizes = len(listing["images"]), len(listing["captions"])
@@ -397,9 +405,8 @@ def _is_pair(pair: object, sizes: tuple[int, int]) -> bool:
 
 
 def _open_precomp(folder: Path, split: str) -> PairDataset:
-    features_path, captions_path = features_file(folder, split), folder / f"{split}_caps.txt"
-    captions = _read_precomp_captions(captions_path)
-    features = map_features(features_path)
+    captions, features = _read_parts(folder, split)
+    features_path, captions_path = features_file(folder, split), captions_file(folder, split)
     if len(features) == len(captions):
         features = _every_fifth(features, features_path)
     elif CAPTIONS_PER_IMAGE * len(features) != len(captions):
@@ -408,7 +415,7 @@ def _open_precomp(folder: Path, split: str) -> PairDataset:
             f"{len(features):,} rows; expected {CAPTIONS_PER_IMAGE * len(features):,} captions, "
             "five an image, or one row a caption."
         )
-    image_ids = _read_precomp_ids(folder, split=split, n_images=len(features))
+    image_ids = read_ids(folder, split, n_images=len(features))
     text_ids = np.arange(len(captions))
     return PairDataset(
         name=folder.resolve().name,
@@ -446,30 +453,19 @@ def _every_fifth(features: Array, path: Path) -> Array:
     return images
 
 
-def _read_precomp_captions(path: Path) -> list[str]:
-    captions = read_lines(path)
-    raise_problems(
-        [
-            f"{path}, line {number}: the caption is empty; expected words."
-            for number, caption in enumerate(captions, start=1)
-            if not caption
-        ]
-    )
-    return captions
-
-
-def _read_precomp_ids(folder: Path, *, split: str, n_images: int) -> tuple[str, ...]:
-    """The ids of the images, or their numbers; an id may be given once a caption."""
-    path = folder / f"{split}_ids.txt"
-    if not path.is_file():
-        return tuple(f"{split}:{number}" for number in range(n_images))
-    ids = read_lines(path)
-    if len(ids) not in (n_images, CAPTIONS_PER_IMAGE * n_images):
-        raise UserError(
-            f"{path} has {len(ids):,} ids; expected {n_images:,}, one an image, "
-            f"or {CAPTIONS_PER_IMAGE * n_images:,}, one a caption."
-        )
-    return tuple(ids[:: len(ids) // n_images])
+def _read_parts(folder: Path, split: str) -> tuple[list[str], Array]:
+    """The captions and the features of a split; what is wrong with either is said together."""
+    problems: list[str] = []
+    try:
+        captions = read_captions(folder, split)
+    except UserError as error:
+        problems += all_problems(error)
+    try:
+        features = map_features(features_file(folder, split))
+    except UserError as error:
+        problems += error.problems
+    raise_problems(problems)
+    return captions, features
 
 
 def _read_json(path: Path) -> Any:

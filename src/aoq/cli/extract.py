@@ -1,0 +1,151 @@
+"""`aoq extract`: regions of pictures, or of a bottom-up file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from aoq.cli.base import Count, Flag, app, next_steps
+from aoq.errors import UserError
+
+if TYPE_CHECKING:
+    from aoq.data.pictures import Fault
+    from aoq.data.region_tables import RegionTable
+    from aoq.data.regions import RegionSource
+
+Grid = Literal[1, 2, 3, 6]
+Workers = Annotated[int, Parameter(validator=Number(gte=0))]
+SHOWN = 5  # places of a group
+
+
+@app.command
+def extract(
+    source: Path,
+    /,
+    *,
+    out: Path | None = None,
+    backbone: str | None = None,
+    grid: Grid | None = None,
+    regions: Count | None = None,
+    workers: Workers = 0,
+    force: Flag = False,
+) -> None:
+    """Turn pictures into regions: a grid of features each, kept by content.
+
+    What has been extracted once is never computed again, by whichever command; an interrupted
+    extraction goes on where it stopped. Pictures that cannot be used are left out and named.
+
+    Parameters
+    ----------
+    source
+        A folder of pictures, with all folders in it; or a bottom-up TSV file.
+    out
+        Folder to write features, boxes and ids to, for other programs, other machines and
+        `aoq data build --features`.
+    backbone
+        The network that looks at pictures: `efficientnet-lite0` by default, or a vision model of
+        Hugging Face's transformers by its hub name or folder.
+    grid
+        Regions a side: 6, the default, gives 36 an image; fewer are means of those.
+    regions
+        Keep the first so many of each image of a bottom-up file, where their numbers differ.
+    workers
+        Processes that decode pictures beside those that compute.
+    force
+        Replace `out` if it exists.
+    """
+    if source.is_file():
+        if out is None or grid or backbone or workers:
+            raise UserError(
+                f"{source} holds regions already; add --out FOLDER and leave out --grid, "
+                "--backbone and --workers."
+            )
+        _write(open_regions(source, regions=regions), out, force=force)
+        next_steps(f"aoq data build captions.json --features {out} --out data/mine")
+        return
+    if regions is not None:
+        raise UserError(f"--regions is for bottom-up files; {source} is none; use --grid.")
+    _extract_folder(source, region_source(backbone, grid), out=out, workers=workers, force=force)
+
+
+def open_regions(path: Path, *, regions: int | None) -> RegionTable:
+    """A bottom-up file, or a folder that this command wrote."""
+    from aoq.data.bottom_up import BottomUpFile
+    from aoq.data.region_tables import RegionFolder
+
+    if path.is_file():
+        return BottomUpFile.open(path, regions=regions)
+    folder = RegionFolder.open(path)
+    return folder.first_regions(regions) if regions is not None else folder
+
+
+def region_source(backbone: str | None, grid: int | None) -> RegionSource:
+    from aoq.data.backbones import DEFAULT_BACKBONE, GRID
+    from aoq.data.regions import RegionSource
+
+    return RegionSource.of_backbone(backbone or DEFAULT_BACKBONE, grid=grid or GRID)
+
+
+def _extract_folder(
+    folder: Path, source: RegionSource, *, out: Path | None, workers: int, force: bool
+) -> None:
+    from aoq.data.extract import extract_pictures
+    from aoq.data.folders import refuse_taken
+    from aoq.data.pictures import find_pictures
+    from aoq.data.region_tables import KeptRegions, is_region_folder
+    from aoq.progress import say, warn
+
+    if out is not None:  # before hours of work
+        refuse_taken(out, what="folder of regions", is_ours=is_region_folder, force=force)
+    found = find_pictures(folder)
+    extraction = extract_pictures(found.pictures, source, workers=workers)
+    for sentence in _summary(extraction.skipped, found.others, folder):
+        warn(sentence)
+    pictures = list(extraction.stored)
+    if not pictures:
+        raise UserError(f"{folder} holds no picture that can be used; name another folder.")
+    ids = [picture.relative_to(folder).as_posix() for picture in pictures]
+    table = KeptRegions(ids, pictures, extraction.stored, source)
+    n_regions, width = table.shape
+    say(f"{len(pictures):,} pictures: {n_regions} regions of {width:,} numbers each ({source.id})")
+    if out is not None:
+        _write(table, out, force=force)
+    alike = f"--features {out}" if out else f"--backbone {source.backbone} --grid {source.grid}"
+    next_steps(f"aoq data build captions.csv --pictures {folder} {alike} --out data/mine")
+
+
+def _write(table: RegionTable, out: Path, *, force: bool) -> None:
+    from aoq.data.region_tables import region_folder, write_folder
+    from aoq.progress import say
+
+    with region_folder(out, force=force) as temporary:
+        write_folder(table, temporary)
+    n_regions, width = table.shape
+    say(f"{out}: {len(table.ids):,} images, {n_regions} regions of {width:,} numbers each")
+
+
+def _summary(skipped: Mapping[Path, Fault], others: Counter[str], folder: Path) -> Iterator[str]:
+    """What was left out and why: a sentence a reason, with the first places."""
+    groups: dict[str, list[Path]] = {}
+    for picture, fault in skipped.items():
+        groups.setdefault(fault.reason, []).append(picture)
+    for reason, pictures in groups.items():
+        places = [picture.relative_to(folder).as_posix() for picture in pictures]
+        several = f"{len(places):,} pictures are left out: each"
+        left_out = several if len(places) > 1 else "1 picture is left out: it"
+        yield f"{left_out} {reason} ({_first(places)}); {skipped[pictures[0]].hint}."
+    if others:
+        endings = _first([f"{end or 'none'} {count:,}" for end, count in others.most_common()])
+        files = f"{others.total():,} files are left out: they do not end like pictures"
+        file = "1 file is left out: it does not end like a picture"
+        yield f"{files if others.total() > 1 else file} ({endings})."
+
+
+def _first(items: Sequence[str]) -> str:
+    more = len(items) - SHOWN
+    return ", ".join(items[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,200 @@
+"""The doctor's look at captions: the same words twice, odd lengths, and words that leaked.
+
+A caption of two images makes each a wrong answer that is right. A caption of a held-out split that
+is also one of train makes results too good, and so does a vocabulary with words that only test
+captions have. Some of either is normal where many people describe alike; the counts are to judge.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from aoq.data.check_images import TEST_SETS, earlier_splits
+from aoq.data.dataset import PairDataset, is_built
+from aoq.data.findings import Finding, error, warning
+from aoq.data.precomp import captions_file, vocabulary_files
+from aoq.data.published_vocabulary import read_vocabulary
+from aoq.data.readers import shown
+from aoq.data.resemblance import WordSets
+from aoq.data.vocabulary import SPECIAL_WORDS, tokenize
+from aoq.errors import UserError
+from aoq.recipes import load_recipe
+from aoq.storage import ROUND_ONE, ROUND_TWO, RunDirectory
+from aoq.types import Ids
+
+FEWEST_WORDS, MOST_WORDS = 3, 60
+_AMBIGUOUS = "each image is a right answer that counts as wrong: write what tells them apart"
+_PERHAPS_AMBIGUOUS = "look whether one fits both images; mining can leave such answers out"
+_LEAK = "some are normal; many mean that the splits share pictures or were written alike"
+
+
+def find_repeats(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]:
+    """Captions that are the same but for upper and lower case."""
+    of_image: list[str] = []
+    of_others: list[str] = []
+    across: list[str] = []
+    splits_of_caption: dict[str, tuple[PairDataset, int]] = {}
+    for number, dataset in enumerate(datasets):
+        earlier = {other.split for other in earlier_splits(datasets, number)}
+        owners = owners_of(dataset)
+        first: dict[str, int] = {}
+        for text, caption in enumerate(dataset.captions):
+            key = caption.casefold()
+            again = first.setdefault(key, text)
+            if again != text:
+                (of_image if owners[again] == owners[text] else of_others).append(
+                    _twice(folder, (dataset, text), (dataset, again))
+                )
+            other = splits_of_caption.setdefault(key, (dataset, text))
+            if other[0].split in earlier:
+                across.append(_twice(folder, (dataset, text), other))
+    return [
+        *warning("Captions that an image has twice", of_image, "one of them is enough"),
+        *warning("Captions of several images", of_others, _AMBIGUOUS),
+        *warning("Captions of two splits", across, _LEAK),
+    ]
+
+
+def find_near(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]:
+    """Captions that are the same but for a word, equal ones aside."""
+    texts = [(dataset, text) for dataset in datasets for text in range(dataset.n_texts)]
+    captions = [dataset.captions[text] for dataset, text in texts]
+    split_of = np.repeat(np.arange(len(datasets)), [dataset.n_texts for dataset in datasets])
+    owners = np.concatenate([owners_of(dataset) for dataset in datasets] or [np.empty(0, int)])
+    sets = WordSets(captions)
+
+    def places(partners: Ids, of_split: int) -> list[str]:
+        found = np.flatnonzero((partners >= 0) & (split_of == of_split))
+        return [
+            f"{quoted_place(folder, *texts[text])} and "
+            f"{quoted_place(folder, *texts[partners[text]])}"
+            for text in found.tolist()
+            if captions[text].casefold() != captions[partners[text]].casefold()
+        ]
+
+    within: list[str] = []
+    across: list[str] = []
+    for number in range(len(datasets)):
+        within += places(sets.partners(owners, among=split_of == number), number)
+        earlier = [datasets.index(other) for other in earlier_splits(datasets, number)]
+        if earlier:
+            is_own = split_of == number
+            compared = is_own | np.isin(split_of, earlier)
+            across += places(sets.partners(is_own.astype(np.int64), among=compared), number)
+    return [
+        *warning("Captions of several images but for a word", within, _PERHAPS_AMBIGUOUS),
+        *warning("Captions of two splits but for a word", across, _LEAK),
+    ]
+
+
+def find_odd_lengths(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]:
+    short: list[str] = []
+    long: list[str] = []
+    for dataset in datasets:
+        for text, caption in enumerate(dataset.captions):
+            words = len(caption.split())
+            if words < FEWEST_WORDS:
+                short.append(quoted_place(folder, dataset, text))
+            elif words > MOST_WORDS:
+                long.append(quoted_place(folder, dataset, text))
+    return [
+        *warning(
+            f"Captions of fewer than {FEWEST_WORDS} words", short, "they hardly tell images apart"
+        ),
+        *warning(f"Captions of more than {MOST_WORDS} words", long, "they make every step slow"),
+    ]
+
+
+# Vocabulary
+
+
+def find_vocabulary_leaks(
+    folder: Path, datasets: Sequence[PairDataset], *, run: Path | None
+) -> list[Finding]:
+    """Words that a vocabulary can have from test captions only.
+
+    A run says how often train and dev must have a word; of a vocabulary that lies with a precomp
+    folder, once is taken to be enough.
+    """
+    files = [(file, 1) for file in vocabulary_files(folder)] if not is_built(folder) else []
+    if run is not None:
+        directory = _round_of(run)
+        files.append((directory.vocabulary, load_recipe(directory.config).min_word_count))
+    if not files:
+        return []
+    tests = [dataset for dataset in datasets if dataset.split in TEST_SETS]
+    held_out = Counter(_words(tests[-1:]))  # testall, if it is there, contains test
+    allowed = Counter(_words(dataset for dataset in datasets if dataset.split not in TEST_SETS))
+    leaked: list[str] = []
+    strange: list[str] = []
+    unreadable: list[str] = []
+    for file, needed in files:
+        try:
+            words = read_vocabulary(file).words[len(SPECIAL_WORDS) :]
+        except UserError as fault:
+            unreadable += fault.problems
+            continue
+        for word in words:
+            if allowed[word] >= needed:
+                continue
+            if held_out[word]:
+                leaked.append(
+                    f"{file}: {shown(word)} is {allowed[word]} times in train and dev, "
+                    f"{held_out[word]} times in test"
+                )
+            else:
+                strange.append(f"{file}: {shown(word)} is {allowed[word]} times in train and dev")
+    return [
+        *error(
+            "Words of the vocabulary that only test captions explain",
+            leaked,
+            "a vocabulary is made of train and dev alone: make it again, and train again",
+        ),
+        *warning(
+            "Words of the vocabulary that the captions do not explain",
+            strange,
+            "it was made of other captions, or by another tokenizer",
+        ),
+        *warning("Vocabularies that cannot be read", unreadable),
+    ]
+
+
+def _round_of(run: Path) -> RunDirectory:
+    """A run with a vocabulary: the folder itself, or its last round."""
+    for path in (run, run / ROUND_TWO, run / ROUND_ONE):
+        directory = RunDirectory(path)
+        if directory.vocabulary.is_file():
+            return directory
+    raise UserError(f"{run} holds no vocabulary.json; name the folder of a trained run.")
+
+
+def _words(datasets: Iterable[PairDataset]) -> Iterable[str]:
+    return (word for dataset in datasets for text in dataset.captions for word in tokenize(text))
+
+
+# Small parts
+
+
+def _twice(folder: Path, one: tuple[PairDataset, int], other: tuple[PairDataset, int]) -> str:
+    return f"{quoted_place(folder, *one)} and {place_of(folder, *other)}"
+
+
+def owners_of(dataset: PairDataset) -> Ids:
+    """The image of every caption, the first if it has several. (M,)"""
+    texts, images = dataset.positives.swapped.pairs.T
+    return np.asarray(images[np.unique(texts, return_index=True)[1]])
+
+
+def place_of(folder: Path, dataset: PairDataset, text: int) -> str:
+    """Where a caption is: its line in a precomp folder, elsewhere its split and id."""
+    if is_built(folder):
+        return f"{dataset.split} {dataset.caption_ids[text]}"
+    return f"{captions_file(folder, dataset.split).name}, line {text + 1}"
+
+
+def quoted_place(folder: Path, dataset: PairDataset, text: int) -> str:
+    return f"{shown(dataset.captions[text])} of {place_of(folder, dataset, text)}"

@@ -1,0 +1,126 @@
+"""What the doctor says: one finding for each kind of thing that is wrong or odd.
+
+A finding has a title, the number of places, the first of them, and what to do. The same findings
+are a report on a terminal, JSON for a pipe, and the sentences with which training refuses or warns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aoq.data.dataset import PairDataset
+from aoq.data.formats import raise_problems
+
+PLACES_KEPT = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One kind of thing that is wrong or odd.
+
+    Where there is no advice, the places are sentences that say themselves what to do.
+    """
+
+    title: str
+    count: int
+    places: tuple[str, ...]
+    advice: str = ""
+    is_error: bool = False
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        if not self.advice:
+            return self.places
+        total = f" ({self.count:,} in all)" if self.count > 1 else ""
+        return (f"{self.title}: {self.places[0]}{total}; {self.advice}.",)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "count": self.count,
+            "places": list(self.places),
+            "advice": self.advice,
+        }
+
+
+@dataclass(frozen=True)
+class SplitFacts:
+    """How large a split is, and how uneven."""
+
+    split: str
+    images: int
+    captions: int
+    fewest: int  # captions an image
+    most: int
+    words: float  # a caption, on average
+
+    @classmethod
+    def of(cls, dataset: PairDataset) -> SplitFacts:
+        per_image = dataset.positives.texts_per_image()
+        words = sum(len(caption.split()) for caption in dataset.captions)
+        return cls(
+            split=dataset.split,
+            images=len(dataset),
+            captions=dataset.n_texts,
+            fewest=int(per_image.min()),
+            most=int(per_image.max()),
+            words=round(words / dataset.n_texts, 1),
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found in a folder: findings to act on, findings to think about, and sizes."""
+
+    folder: Path
+    splits: tuple[SplitFacts, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        return _sentences(self.findings, is_error=True)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return _sentences(self.findings, is_error=False)
+
+    def raise_for_errors(self) -> None:
+        raise_problems(self.errors)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        return {
+            "folder": str(self.folder),
+            "splits": [vars(facts) for facts in self.splits],
+            "errors": [found.as_dict() for found in self.findings if found.is_error],
+            "warnings": [found.as_dict() for found in self.findings if not found.is_error],
+        }
+
+
+def error(title: str, places: Sequence[str], advice: str = "") -> list[Finding]:
+    """A finding that must be mended, or nothing where there is no such place."""
+    return _finding(title, places, advice, is_error=True)
+
+
+def warning(title: str, places: Sequence[str], advice: str = "") -> list[Finding]:
+    """A finding for people to judge, or nothing where there is no such place."""
+    return _finding(title, places, advice, is_error=False)
+
+
+def _finding(title: str, places: Sequence[str], advice: str, *, is_error: bool) -> list[Finding]:
+    if not places:
+        return []
+    kept = tuple(places[:PLACES_KEPT])
+    return [Finding(title, len(places), kept, advice, is_error=is_error)]
+
+
+def _sentences(findings: Sequence[Finding], *, is_error: bool) -> tuple[str, ...]:
+    return tuple(
+        sentence
+        for finding in findings
+        if finding.is_error == is_error
+        for sentence in finding.sentences
+    )

@@ -1,0 +1,124 @@
+"""The text files of a precomp folder: captions, BFAN's captions in numbers, and ids.
+
+Five successive captions belong to one image. BFAN reads `{split}_precaps.txt`, in which every
+caption is the numbers of its words, and needs a vocabulary to say what they mean; its captions are
+put into words again, so that whatever reads captions can read these. `{split}_ids.txt` names an
+image a line, or a caption a line. `{split}_tags.txt`, which no published program reads, is left
+alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aoq.data.formats import raise_problems
+from aoq.data.published_vocabulary import read_vocabulary
+from aoq.data.readers import read_lines, shown
+from aoq.data.vocabulary import END, PAD, START, UNKNOWN, Vocabulary
+from aoq.errors import UserError
+
+CAPTIONS_PER_IMAGE = 5
+_UNKNOWN_WORD = "unk"  # in one piece for every tokenizer, which "<unk>" is not
+
+
+def captions_file(folder: Path, split: str) -> Path:
+    """Where the captions of a split lie: in words, or in numbers if there are no words."""
+    words, numbers = folder / f"{split}_caps.txt", folder / f"{split}_precaps.txt"
+    return numbers if numbers.is_file() and not words.is_file() else words
+
+
+def read_captions(folder: Path, split: str) -> list[str]:
+    """The captions of a split in words."""
+    path = captions_file(folder, split)
+    captions = read_lines(path)
+    raise_problems(
+        [
+            f"{path}, line {number}: the caption is empty; expected words."
+            for number, caption in enumerate(captions, start=1)
+            if not caption
+        ]
+    )
+    return captions if path.name.endswith("_caps.txt") else _in_words(path, captions)
+
+
+def vocabulary_files(folder: Path) -> list[Path]:
+    """Vocabularies that lie with a folder, or where SCAN and BFAN keep them: in `vocab` beside it.
+
+    f30k_precomp/f30k_vocab.json    vocab/f30k_precomp_vocab.json
+    """
+    beside = folder.resolve().parent / "vocab" / f"{folder.resolve().name}_vocab.json"
+    return [*sorted(folder.glob("*vocab*.json")), *([beside] if beside.is_file() else [])]
+
+
+def read_ids(folder: Path, split: str, *, n_images: int) -> tuple[str, ...]:
+    """The ids of the images, or their numbers.
+
+    An id may be given once a caption: that of the image, five times in succession, or that of the
+    caption itself, and then the first caption's stands for the image.
+    """
+    path = folder / f"{split}_ids.txt"
+    if not path.is_file():
+        return tuple(f"{split}:{number}" for number in range(n_images))
+    ids = read_lines(path)
+    if len(ids) == n_images:
+        return tuple(ids)
+    if len(ids) != CAPTIONS_PER_IMAGE * n_images:
+        raise UserError(
+            f"{path} has {len(ids):,} ids; expected {n_images:,}, one an image, "
+            f"or {CAPTIONS_PER_IMAGE * n_images:,}, one a caption."
+        )
+    if len(set(ids)) < len(ids):
+        raise_problems(_mixed_ids(path, ids))
+    return tuple(ids[::CAPTIONS_PER_IMAGE])
+
+
+def _mixed_ids(path: Path, ids: list[str]) -> list[str]:
+    """A sentence about the first five ids in succession that are not those of one image."""
+    starts = range(0, len(ids), CAPTIONS_PER_IMAGE)
+    mixed = [start for start in starts if len(set(ids[start : start + CAPTIONS_PER_IMAGE])) > 1]
+    if not mixed:
+        return []
+    first, last = mixed[0] + 1, mixed[0] + CAPTIONS_PER_IMAGE
+    return [
+        f"{path}, lines {first} to {last}: the ids are {shown(ids[first - 1 : last])}, "
+        f"{len(mixed):,} such fives in all; expected the same id five times, in the order of the "
+        "image rows."
+    ]
+
+
+def _in_words(path: Path, lines: list[str]) -> list[str]:
+    vocabularies = vocabulary_files(path.parent)
+    if not vocabularies:
+        raise UserError(
+            f"{path} holds the numbers of words, and no vocabulary lies with it; copy the one they "
+            f"were made with, such as {path.parent.resolve().name}_vocab.json, into the folder, "
+            f"or the captions as {path.name.replace('_precaps', '_caps')}."
+        )
+    vocabulary = read_vocabulary(vocabularies[0])
+    problems: list[str] = []
+    captions: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            captions.append(_decode(line, vocabulary))
+        except ValueError:
+            problems.append(
+                f"{path}, line {number}: {shown(line)}; expected numbers of words below "
+                f"{len(vocabulary):,} with commas between, as {vocabularies[0]} has them."
+            )
+    raise_problems(problems)
+    return captions
+
+
+def _decode(line: str, vocabulary: Vocabulary) -> str:
+    """One caption of numbers; a `ValueError` where they are none of the vocabulary."""
+    numbers = [int(number) for number in line.split(",")]
+    if min(numbers) < 0 or max(numbers) >= len(vocabulary):
+        raise ValueError("a number is not in the vocabulary")
+    words = [
+        _UNKNOWN_WORD if number == UNKNOWN else vocabulary.words[number]
+        for number in numbers
+        if number not in (PAD, START, END)
+    ]
+    if not words:
+        raise ValueError("there is no word")
+    return " ".join(words).replace(" ''", '"')  # on its own, a closing quote would open one

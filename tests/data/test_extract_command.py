@@ -1,0 +1,124 @@
+"""`aoq extract` and `aoq data build` as people use them: what they say and what they write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cyclopts import CycloptsError
+
+from aoq.cli import app
+from aoq.data.dataset import open_dataset
+from aoq.data.region_tables import RegionFolder
+from aoq.data.regions import RegionSource, dataset_boxes
+from aoq.errors import UserError
+from tests.data.test_bottom_up import arrays, bottom_up_line
+from tests.data.test_extract import damaged, photos
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def aoq(*arguments: object) -> None:
+    """The command without a process of its own, which would import torch anew each time."""
+    app(
+        list(map(str, arguments)),
+        exit_on_error=False,
+        print_error=False,
+        result_action="return_value",
+    )
+
+
+def captions_of(pictures: list[Path], file: Path) -> Path:
+    lines = [
+        json.dumps({"image": picture.name, "caption": f"the caption of picture {number}"})
+        for number, picture in enumerate(pictures)
+    ]
+    file.write_text("\n".join(lines))
+    return file
+
+
+def test_a_folder_is_extracted_with_a_summary_of_what_was_left_out(
+    tmp_path: Path, tiny_models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "photos"
+    pictures = photos(folder, 11)
+    damaged(folder)
+    (folder / "film.mp4").touch()
+    vit = tiny_models / "vit"
+    out = tmp_path / "out"
+    aoq("extract", folder, "--backbone", vit, "--grid", 2, "--workers", 1, "--out", out)
+    said = capsys.readouterr().err
+    assert "2 pictures are left out: each is no picture" in said
+    assert "(empty.png, text.jpg); expected JPEG, PNG" in said
+    assert "1 picture is left out: it is damaged or truncated (cut.jpg)" in said
+    assert "1 file is left out: it does not end like a picture (.mp4 1)" in said
+    assert "11 pictures: 4 regions of 32 numbers each" in said
+    table = RegionFolder.open(out)
+    assert table.ids == tuple(f"{number}.png" for number in range(11))
+    assert table.source == RegionSource.of_backbone(str(vit), grid=2)
+    assert table.features.shape == (11, 4, 32)
+    assert table.features.dtype == np.float16
+    assert table.describe(0).keys() == {"width", "height", "sha256"}
+    assert (table.describe(0)["width"], table.describe(0)["height"]) == (48, 64)
+
+    captions = captions_of(pictures, folder / "captions.jsonl")
+    direct, given = tmp_path / "direct", tmp_path / "given"
+    build = ("data", "build", captions, "--out")
+    aoq(*build, direct, "--backbone", vit, "--grid", 2)
+    aoq(*build, given, "--features", out)
+    for name in ("train.features.npy", "dev.features.npy", "test.json"):
+        assert (direct / name).read_bytes() == (given / name).read_bytes()
+    with pytest.raises(UserError, match="out exists already; choose another place or add --force"):
+        aoq("extract", folder, "--backbone", vit, "--out", out)
+
+
+def test_a_bottom_up_file_becomes_a_folder_and_a_data_set(tmp_path: Path) -> None:
+    names = [Path(f"{number}.jpg") for number in range(10)]
+    captions = captions_of(names, tmp_path / "captions.jsonl")
+    lines = [bottom_up_line(str(n), seed=n, boxes=4 + n % 2) for n in range(10)]
+    (tmp_path / "detected.tsv").write_bytes(b"".join(lines))
+    with pytest.raises(UserError, match=r"images have 4 to 5 boxes \(4 in 5, 5 in 5 images\)"):
+        aoq("extract", tmp_path / "detected.tsv", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    aoq("extract", tmp_path / "detected.tsv", "--regions", 4, "--out", tmp_path / "out")
+    for source, options in ((tmp_path / "out", []), (tmp_path / "detected.tsv", ["--regions", 3])):
+        data = tmp_path / f"built-{source.name}"
+        aoq("data", "build", captions, "--features", source, *options, "--out", data)
+        count = 3 if options else 4
+        train = open_dataset(data, "train")
+        boxes = dataset_boxes(data, "train")
+        assert boxes is not None
+        assert boxes.shape == (len(train), count, 4)
+        seed = int(train.image_ids[0].removesuffix(".jpg"))
+        expected = arrays(seed, 4 + seed % 2)[1][:count].astype(np.float16)
+        np.testing.assert_array_equal(train.features[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["extract", "{}/none"], "none is no folder; name a folder of pictures"),
+        (["extract", "{}"], "holds no picture that can be used"),
+        (["extract", "{}", "--regions", "3"], "--regions is for bottom-up files"),
+        (["extract", "{}/a.tsv"], "a.tsv holds regions already; add --out FOLDER"),
+        (["extract", "{}", "--workers", "-1"], "Must be >= 0"),
+        (["extract", "{}", "--backbone", "{}"], "cannot be used as a backbone"),
+        (["data", "build", "{}/a.csv", "--out", "{}/o", "--regions", "3"], "name a bottom-up file"),
+        (
+            ["data", "build", "scenes", "--out", "{}/o", "--features", "{}/a.tsv"],
+            "--features takes regions as they are",
+        ),
+        (
+            ["data", "build", "{}/a.csv", "--out", "{}/o", "--features", "{}"],
+            "is no folder of regions: regions.json is missing",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    (tmp_path / "a.tsv").write_bytes(bottom_up_line("1"))
+    (tmp_path / "a.csv").write_text("image,caption\n1.jpg,a dog\n")
+    with pytest.raises((UserError, CycloptsError), match=sentence):
+        aoq(*(argument.format(tmp_path) for argument in arguments))
+    assert not (tmp_path / "o").exists()
