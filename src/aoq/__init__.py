@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aoq.losses import compute_loss as compute_loss
     from aoq.models import build_model as build_model
     from aoq.recipes import load_recipe as load_recipe
+    from aoq.retrieval.matcher import Matcher as Matcher
     from aoq.scoring.encoded import encode_dataset as encode_dataset
     from aoq.scoring.ensemble import Ensemble as Ensemble
     from aoq.scoring.inner_product import InnerProduct as InnerProduct
@@ -48,6 +49,7 @@ _HOMES = {
     "Ensemble": "aoq.scoring.ensemble",
     "InnerProduct": "aoq.scoring.inner_product",
     "LossConfig": "aoq.config",
+    "Matcher": "aoq.retrieval.matcher",
     "ModelConfig": "aoq.config",
     "OfflineScores": "aoq.losses",
     "PairDataset": "aoq.data.dataset",

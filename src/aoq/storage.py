@@ -118,7 +118,7 @@ def is_vacant(path: Path) -> bool:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, doing: str = "trained") -> Iterator[None]:
     """Nobody else writes to a folder that says so, where the system knows locks."""
     try:
         import fcntl
@@ -130,7 +130,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"{folder} is being trained by another process; wait for it, or choose another "
+                f"{folder} is being {doing} by another process; wait for it, or choose another "
                 "folder."
             ) from None
         yield

@@ -3,7 +3,21 @@
 Heavy imports happen inside the commands, so that `aoq --help` answers at once.
 """
 
-from aoq.cli import data, demo, evaluate, experiment, import_, mine, recipes, runs, train
+from aoq.cli import (
+    data,
+    demo,
+    evaluate,
+    experiment,
+    extract,
+    import_,
+    mine,
+    recipes,
+    runs,
+    search,
+    serve,
+    share,
+    train,
+)
 from aoq.cli.base import app, main
 
 __all__ = [
@@ -12,10 +26,14 @@ __all__ = [
     "demo",
     "evaluate",
     "experiment",
+    "extract",
     "import_",
     "main",
     "mine",
     "recipes",
     "runs",
+    "search",
+    "serve",
+    "share",
     "train",
 ]

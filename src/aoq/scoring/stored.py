@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -84,10 +85,18 @@ def open_stored(
 ) -> EncodedDataset[Encoding]:
     """What `encode_to_disk` wrote; rows are read, and go to `device`, when they are taken out."""
     return EncodedDataset(
-        images=_open_rows(folder, _pieces("images", n_images), device=device),
-        texts=_open_rows(folder, _pieces("texts", n_texts), device=device),
+        images=open_rows(folder, "images", n_images, device=device),
+        texts=open_rows(folder, "texts", n_texts, device=device),
         device=device,
     )
+
+
+def open_rows(
+    folder: Path, kind: Kind, count: int, *, device: str | torch.device = "cpu"
+) -> StoredRows:
+    """The images alone, or the texts: one or more."""
+    parts = [_open_piece(piece.within(folder), count=len(piece)) for piece in _pieces(kind, count)]
+    return replace(join_rows(parts), device=device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,9 +177,8 @@ def _pieces(kind: Kind, count: int) -> list[_Piece]:
     return [_Piece(kind, number, ids) for number, ids in enumerate(ranges(count, PIECE_SIZE))]
 
 
-def _open_rows(folder: Path, pieces: list[_Piece], *, device: str | torch.device) -> StoredRows:
-    """The rows of all pieces, if they are there and fit together."""
-    parts = [_open_piece(piece.within(folder), count=len(piece)) for piece in pieces]
+def join_rows(parts: Sequence[StoredRows]) -> StoredRows:
+    """The rows of all parts, one after the other, if they are alike."""
     first = parts[0]
     for part in parts:
         if _layout(part) != _layout(first):
@@ -179,13 +187,12 @@ def _open_rows(folder: Path, pieces: list[_Piece], *, device: str | torch.device
                 f"it holds {_layout(part)}, {first.paths[0].name} holds {_layout(first)}",
             )
     lengths = [part.lengths for part in parts if part.lengths is not None]
-    return StoredRows(
+    counts = [part.ends.diff(prepend=part.ends.new_zeros(1)) for part in parts]
+    return replace(
+        first,
         paths=tuple(path for part in parts for path in part.paths),
-        ends=torch.cat([part.ends for part in parts]).cumsum(dim=0),
-        vector_shape=first.vector_shape,
-        dtype=first.dtype,
+        ends=torch.cat(counts).cumsum(dim=0),
         lengths=torch.cat(lengths) if lengths else None,
-        device=device,
     )
 
 

@@ -1,0 +1,91 @@
+"""`aoq serve`: the page and the HTTP API of some runs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from aoq.cli.base import Count, TerminatedError, app, first
+
+
+@app.command
+def serve(
+    *runs: Path,
+    host: str = "127.0.0.1",
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8000,
+    index: Path | None = None,
+    max_upload: str = "10MB",
+    max_pixels: Count = 40_000_000,
+    workers: Count | None = None,
+    waiting: Annotated[int, Parameter(validator=Number(gte=0))] = 64,
+    timeout: Annotated[float, Parameter(validator=Number(gt=0))] = 30.0,
+    allow_host: tuple[str, ...] = (),
+) -> None:
+    """Serve a page on which runs can be searched, compared and looked into.
+
+    Nothing is sent elsewhere, and only this machine can reach it unless --host says otherwise.
+
+    Parameters
+    ----------
+    runs
+        Folders of trained models, each with the index that `aoq index` makes.
+    host
+        Address to listen on; 0.0.0.0 for all of this machine's.
+    port
+        Port to listen on; 0 for any that is free.
+    index
+        Index to use, of one run; default: the one in the run's folder.
+    max_upload
+        Largest picture that can be uploaded, such as 10MB.
+    max_pixels
+        Most pixels of an uploaded picture.
+    workers
+        Requests that are computed at once; default: one a core.
+    waiting
+        Requests that may wait for a worker; more are told to come back.
+    timeout
+        Seconds until an answer that is not there is given up.
+    allow_host
+        Name that visitors use for this server, where it is not the address itself; can be
+        repeated. A server behind a proxy needs it.
+    """
+    from aoq.config import parse_memory
+    from aoq.errors import UserError, require_packages
+    from aoq.progress import say, warn
+
+    require_packages("fastapi", "uvicorn", "python_multipart", "jinja2", "PIL", extra="web")
+    first(runs)
+    if index is not None and len(runs) > 1:
+        raise UserError("--index is of one run; leave it out, or name one run.")
+    from aoq.retrieval.matcher import Matcher
+    from aoq.web.app import make_app
+    from aoq.web.guard import LOOPBACK_NAMES
+    from aoq.web.limits import Limits
+    from aoq.web.server import address_of, is_loopback, listen, make_server
+
+    chosen = {} if workers is None else {"working": workers}
+    limits = Limits(
+        upload_bytes=parse_memory(max_upload),
+        pixels=max_pixels,
+        waiting=waiting,
+        seconds=timeout,
+        **chosen,
+    )
+    with listen(host, port) as listener:
+        matchers = [Matcher.load(run, index=index) for run in runs]
+        is_private = is_loopback(listener)
+        hosts = {host, *LOOPBACK_NAMES, *allow_host} if is_private or allow_host else set()
+        server = make_server(make_app(matchers, limits=limits, hosts=hosts), limits)
+        if not is_private:
+            warn(
+                f"everybody who can reach {host} can search these runs, see their pictures and "
+                "upload some; there is no password."
+            )
+        say(f"serving {', '.join(map(str, runs))} at {address_of(listener)} (Ctrl-C stops it)")
+        with suppress(KeyboardInterrupt, TerminatedError):  # raised again when all has ended
+            server.run(sockets=[listener])
+        say("stopped")

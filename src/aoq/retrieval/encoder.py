@@ -1,0 +1,207 @@
+"""A trained model that reads what it has never seen: sentences, and pictures from files.
+
+A sentence goes through the run's vocabulary, a picture through the network that made the regions
+of the training set; then both are what the images and texts of a data set are to the model.
+Everything here may be called from several threads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import torch
+
+from aoq.data.backbones import Regions
+from aoq.data.collate import Collator
+from aoq.data.dataset import Features, PairDataset
+from aoq.data.pictures import Picture
+from aoq.data.readers import is_text, shown
+from aoq.data.regions import PictureReader, RegionSource
+from aoq.data.vocabulary import Vocabulary, tokenize
+from aoq.errors import UserError
+from aoq.scoring.encoded import Kind, PackedEncoding, encode_range
+from aoq.storage import ROUND_ONE, ROUND_TWO, RunDirectory, hash_file, hash_parts
+from aoq.training.checkpoint import TrainedRun, load_run
+from aoq.training.inputs import default_device
+from aoq.types import Encoding, Positives
+
+
+def trained_round(run: Path) -> Path:
+    """The folder itself, if it holds a model; of a run with rounds inside, the last that does."""
+    for folder in (run, run / ROUND_TWO, run / ROUND_ONE):
+        if RunDirectory(folder).model.is_file():
+            return folder
+    return RunDirectory(run).require_trained().path
+
+
+@dataclass(frozen=True)
+class ReadText:
+    """A text as the vocabulary sees it: its words, and which of them are known."""
+
+    words: tuple[str, ...]
+    known: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, text: str, vocabulary: Vocabulary) -> ReadText:
+        """The words of a text; one without any is refused."""
+        words = tuple(tokenize(text)) if is_text(text) else ()
+        if not any(map(_is_word, words)):
+            raise UserError(f"{shown(text)} has no words; expected a sentence.")
+        return cls(words, tuple(word in vocabulary.ids for word in words))
+
+    @property
+    def unknown_words(self) -> tuple[str, ...]:
+        """What the model cannot see, each once."""
+        pairs = zip(self.words, self.known, strict=True)
+        return tuple(dict.fromkeys(word for word, known in pairs if not known))
+
+    def require_known(self) -> ReadText:
+        """Refuse a text of which the model would see nothing but its punctuation."""
+        pairs = zip(self.words, self.known, strict=True)
+        if not any(known and _is_word(word) for word, known in pairs):
+            names = ", ".join(filter(_is_word, self.unknown_words))
+            raise UserError(
+                f"the model knows no word of this text ({names}); use words of the captions that "
+                "it was trained on."
+            )
+        return self
+
+
+def _is_word(word: str) -> bool:
+    return any(character.isalnum() for character in word)
+
+
+class QueryEncoder:
+    """The model of a run, with what it needs to read texts and pictures."""
+
+    def __init__(self, run: Path, trained: TrainedRun, *, source: RegionSource | None) -> None:
+        self.run = run
+        self.trained = trained
+        self.model = trained.model
+        self.vocabulary = trained.vocabulary
+        self.device = default_device()
+        self._source = source
+        self._lock = Lock()
+
+    @classmethod
+    def load(cls, run: Path, *, source: RegionSource | None = None) -> QueryEncoder:
+        """The last trained round of a run; `source` is what made its regions.
+
+        Where that is not given, the data set that the run was trained on tells it.
+        """
+        folder = trained_round(run)
+        return cls(folder, load_run(folder, device=default_device()), source=source)
+
+    @cached_property
+    def model_hash(self) -> str:
+        """Names all that encodings depend on: weights, words, settings."""
+        directory = RunDirectory(self.run)
+        files = [hash_file(file) for file in (directory.model, directory.vocabulary)]
+        return hash_parts(json.dumps([files, asdict(self.trained.recipe.model)]).encode())
+
+    @cached_property
+    def known_source(self) -> RegionSource | None:
+        """What turned pictures into the regions that the model was trained on, if that is known."""
+        data = self.trained.recipe.data
+        if self._source is not None or not data:
+            return self._source
+        return RegionSource.of_dataset(Path(data))
+
+    @property
+    def source(self) -> RegionSource:
+        """The same where pictures are to be read."""
+        if self.known_source is None:
+            raise UserError(
+                f"{self.run} cannot read pictures, because nothing tells which network made the "
+                f"regions of its data set {self.trained.recipe.data}; use texts, or a run that was "
+                "trained on a data set of `aoq data build`."
+            )
+        return self.known_source
+
+    def read(self, text: str) -> ReadText:
+        return ReadText.of(text, self.vocabulary)
+
+    def collator(self, dataset: PairDataset) -> Collator:
+        """Reads a data set for the model, if its features are as wide as they should be."""
+        if len(dataset):
+            self.trained.require_width(dataset.features.shape[2], source=dataset.name)
+        return Collator(dataset, self.vocabulary, device=self.device)
+
+    def encode(
+        self, dataset: PairDataset, kind: Kind, *, update: Callable[..., None] | None = None
+    ) -> Encoding | PackedEncoding:
+        """All images or all texts of a data set, in memory; `update` is told of every batch."""
+        ids = slice(0, len(dataset) if kind == "images" else dataset.n_texts)
+        collator, update = self.collator(dataset), update or (lambda advance: None)
+        with torch.no_grad():
+            return encode_range(self.model, collator, kind, ids, batch_size=128, update=update)
+
+    def encode_texts(self, texts: Sequence[str]) -> Encoding:
+        """Sentences, whatever their words; padded to the longest."""
+        return self.encode(only_texts(texts), "texts")[:]
+
+    def score(self, image: Encoding, texts: Sequence[str]) -> list[float]:
+        """One image against some sentences; higher is closer."""
+        if not texts:
+            return []
+        with torch.no_grad():
+            scores = self.model.score_matrix(image, self.encode_texts(texts))[0]
+        return [float(score) for score in scores.tolist()]
+
+    def encode_pictures(self, pictures: Sequence[Picture]) -> Encoding:
+        """Pictures, each a file or the bytes of one."""
+        return self.encode_regions(self.read_pictures(pictures))
+
+    def encode_regions(self, regions: Regions) -> Encoding:
+        """What `read_pictures` makes of pictures, which a teacher can share. (B, R, F)"""
+        return self.encode(only_images(regions, [""] * len(regions), name="pictures"), "images")[:]
+
+    def read_pictures(self, pictures: Sequence[Picture]) -> Regions:
+        """The regions of each picture. (B, R, F)"""
+        with self._lock:
+            reader = self._reader
+        return np.stack([reader.regions(picture) for picture in pictures])
+
+    @cached_property
+    def _reader(self) -> PictureReader:
+        return PictureReader(self.source)
+
+
+def only_texts(texts: Sequence[str]) -> PairDataset:
+    """Texts that belong to no image, as the encoders take them."""
+    return PairDataset(
+        name="texts",
+        split="query",
+        features=np.empty((0, 1, 1), np.float32),
+        image_ids=(),
+        captions=tuple(texts),
+        caption_ids=tuple(map(str, range(len(texts)))),
+        positives=Positives.from_pairs((), n_images=0, n_texts=len(texts)),
+        pictures=(),
+    )
+
+
+def only_images(
+    features: Features,
+    ids: Sequence[str],
+    *,
+    name: str,
+    pictures: Sequence[Path | None] | None = None,
+) -> PairDataset:
+    """Images that have no caption, as the encoders take them."""
+    return PairDataset(
+        name=name,
+        split="pictures",
+        features=features,
+        image_ids=tuple(ids),
+        captions=(),
+        caption_ids=(),
+        positives=Positives.from_pairs((), n_images=len(features), n_texts=0),
+        pictures=tuple(pictures or [None] * len(features)),
+    )

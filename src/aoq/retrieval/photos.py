@@ -1,0 +1,95 @@
+"""The photos of a folder as a data set without captions.
+
+Regions come from the cache that every extraction fills, and are read from there when they are
+encoded, so a folder of any size takes no memory. A photo is known by its content: one that is in
+two places counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from aoq.data.backbones import Regions
+from aoq.data.dataset import ImagesOnDemand, PairDataset
+from aoq.data.extract import extract_pictures, load_regions
+from aoq.data.pictures import find_pictures
+from aoq.data.regions import RegionSource
+from aoq.errors import UserError
+from aoq.progress import warn
+from aoq.retrieval.encoder import only_images
+from aoq.storage import hash_file
+from aoq.types import Ids
+
+_NAMED = 5  # of those that cannot be used
+
+
+@dataclass(frozen=True)
+class KeptRegions:
+    """Regions of pictures that were extracted, read from the cache when asked."""
+
+    places: Sequence[Path]
+    source: RegionSource
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, ids: Ids, /) -> Regions:
+        return np.stack([load_regions(self.places[row], self.source) for row in ids])
+
+
+@dataclass(frozen=True)
+class Photos:
+    """The pictures below a folder that can be used, and where the cache keeps their regions."""
+
+    folder: Path
+    stored: Mapping[Path, Path]
+    source: RegionSource
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def without(self, pictures: Iterable[Path | None]) -> Photos:
+        """Those whose content is none of some pictures', each content once.
+
+        Only pictures as large as one of the photos can have its content, and are read.
+        """
+        sizes = {photo.stat().st_size for photo in self.stored}
+        seen = {
+            hash_file(picture)
+            for picture in pictures
+            if picture is not None and picture.is_file() and picture.stat().st_size in sizes
+        }
+        fresh: dict[Path, Path] = {}
+        for photo, place in self.stored.items():
+            content = place.stem
+            if content not in seen:
+                fresh[photo] = place
+                seen.add(content)
+        return replace(self, stored=fresh)
+
+    def dataset(self) -> PairDataset:
+        """As the encoders take them; an id is the place below the folder."""
+        return only_images(
+            ImagesOnDemand.of(KeptRegions(tuple(self.stored.values()), self.source)),
+            [photo.relative_to(self.folder).as_posix() for photo in self.stored],
+            name=str(self.folder),
+            pictures=tuple(self.stored),
+        )
+
+
+def read_photos(folder: Path, source: RegionSource) -> Photos:
+    """Extract the regions of all pictures below a folder; those that cannot be used are named."""
+    found = find_pictures(folder).pictures
+    extraction = extract_pictures(found, source)
+    if not extraction.stored:
+        raise UserError(*extraction.problems[:1], f"{folder} holds no picture that can be used.")
+    skipped = extraction.problems
+    for problem in skipped[:_NAMED]:
+        warn(problem)
+    if len(skipped) > _NAMED:
+        warn(f"{folder}: {len(skipped) - _NAMED:,} more pictures cannot be used and are left out.")
+    return Photos(folder, extraction.stored, source)

@@ -1,0 +1,184 @@
+"""The best of many images or texts for a query: three ways, one answer each.
+
+An embedding model compares vectors, which faiss does for all of them in milliseconds. A model with
+cross attention scores pair by pair: all of them in blocks, which is exact and takes seconds, or
+those only that an embedding model proposes. Answers are best first, equal scores by the lower
+number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from aoq.errors import require_packages
+from aoq.scoring.blocks import ranges
+from aoq.scoring.cross_attention import CrossAttention
+from aoq.scoring.encoded import Kind, Rows
+from aoq.scoring.protocol import Scorer
+from aoq.types import Encoding, Ids
+
+Floats = npt.NDArray[np.float32]
+_TAKEN_OUT = 64 * 2**20  # bytes of a block of images or texts
+_MORE = 64  # vectors beyond those asked for that are compared in double precision
+
+
+@dataclass(frozen=True)
+class Query:
+    """Some queries as the model encodes them, and as its teacher does, if it has one."""
+
+    own: Encoding
+    teacher: Encoding | None = None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The best of each query, best first. (queries, top)"""
+
+    ids: Ids
+    scores: Floats
+
+
+class Ranker(Protocol):
+    """Ranks everything for some queries."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is ever missed."""
+        ...
+
+    def rank(self, query: Query, *, top: int) -> Ranking: ...
+
+
+class VectorRanker:
+    """Inner products with all vectors, exactly: faiss proposes, double precision decides.
+
+    Faiss rounds as it likes and keeps any of several equal ones. So it is asked for more, these
+    are compared again, and where the answer's end is within rounding of what faiss left out, it is
+    asked for twice as many.
+    """
+
+    exact = True
+
+    def __init__(self, rows: Rows[Encoding]) -> None:
+        require_packages("faiss", extra="search")
+        import faiss
+
+        blocks = ranges(len(rows), max(1, _TAKEN_OUT // rows.row_nbytes))
+        self._index: Any = None
+        self._longest = 0.0
+        for block in blocks:
+            vectors = rows[block].vectors.cpu().numpy()
+            if self._index is None:
+                self._index = faiss.IndexFlatIP(vectors.shape[1])
+            self._index.add(vectors)
+            self._longest = max(self._longest, float(np.linalg.norm(vectors, axis=1).max()))
+
+    def rank(self, query: Query, *, top: int) -> Ranking:
+        return self.rank_vectors(query.own, top=top)
+
+    def rank_vectors(self, query: Encoding, *, top: int) -> Ranking:
+        vectors = query.vectors.cpu().numpy()
+        most = self._index.ntotal
+        top, count = min(top, most), min(top + _MORE, most)
+        lengths = np.linalg.norm(vectors, axis=1) * self._longest
+        rounding = 2 * vectors.shape[1] * np.finfo(np.float32).eps * lengths
+        while True:
+            proposed, ids = self._index.search(vectors, count)
+            ranking = _best(self._compare(vectors, ids), ids, top=top)
+            if count == most or (ranking.scores[:, -1] > proposed[:, -1] + rounding).all():
+                return ranking
+            count = min(2 * count, most)
+
+    def _compare(self, vectors: Floats, ids: Ids) -> Floats:
+        """Inner products of each query with some vectors, in double precision. (queries, ids)"""
+        found = self._index.reconstruct_batch(ids.ravel()).reshape(*ids.shape, -1)
+        products = found.astype(np.float64) * vectors[:, None]
+        scores: Floats = products.sum(axis=2).astype(np.float32)
+        return scores
+
+
+def _best(scores: Floats, ids: Ids, *, top: int) -> Ranking:
+    """The best of each row, equal scores by the lower id."""
+    order = np.lexsort((ids, -scores), axis=1)[:, :top]
+    return Ranking(np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1))
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Images or texts to be ranked, and the model that scores them with queries of the other."""
+
+    scorer: Scorer[Encoding]
+    rows: Rows[Encoding]
+    kind: Kind
+
+    def scores(self, query: Encoding, rows: slice | torch.Tensor) -> Floats:
+        """Each query against some candidates. (queries, rows)"""
+        taken_out = self.rows[rows]
+        with torch.no_grad():
+            scores = (
+                self.scorer.score_matrix(taken_out, query).T
+                if self.kind == "images"
+                else self.scorer.score_matrix(query, taken_out)
+            )
+        return scores.float().cpu().numpy()
+
+
+@dataclass(frozen=True)
+class FullRanker:
+    """Scores every candidate with the model, in blocks."""
+
+    candidates: Candidates
+    exact = True
+
+    def rank(self, query: Query, *, top: int) -> Ranking:
+        rows = self.candidates.rows
+        n_queries = len(query.own)
+        best = Ranking(np.empty((n_queries, 0), np.int64), np.empty((n_queries, 0), np.float32))
+        for block in ranges(len(rows), max(1, _TAKEN_OUT // rows.row_nbytes)):
+            scores = self.candidates.scores(query.own, block)
+            ids = np.broadcast_to(np.arange(block.start, block.stop), scores.shape)
+            best = _best(
+                np.concatenate([best.scores, scores], axis=1),
+                np.concatenate([best.ids, ids], axis=1),
+                top=top,
+            )
+        return best
+
+
+@dataclass(frozen=True)
+class ProposedRanker:
+    """Scores with the model only what its teacher ranks among the first so many."""
+
+    candidates: Candidates
+    teacher: VectorRanker
+    proposals: int
+
+    @property
+    def exact(self) -> bool:
+        return self.proposals >= len(self.candidates.rows)
+
+    def rank(self, query: Query, *, top: int) -> Ranking:
+        assert query.teacher is not None
+        count = max(top, self.proposals)
+        proposed = np.sort(self.teacher.rank_vectors(query.teacher, top=count).ids, axis=1)
+        scores = [
+            self.candidates.scores(query.own[slice(row, row + 1)], torch.from_numpy(ids))
+            for row, ids in enumerate(proposed)
+        ]
+        return _best(np.concatenate(scores), proposed, top=top)
+
+
+def make_ranker(
+    candidates: Candidates, teacher: Rows[Encoding] | None, *, proposals: int
+) -> Ranker:
+    """The way that suits a model: by vectors, by its teacher's proposals, or one by one."""
+    if not isinstance(candidates.scorer, CrossAttention):
+        return VectorRanker(candidates.rows)
+    if teacher is None:
+        return FullRanker(candidates)
+    return ProposedRanker(candidates, VectorRanker(teacher), proposals)

@@ -1,0 +1,105 @@
+"""What a model makes of texts or pictures, in a file for other programs.
+
+`.safetensors` holds `vectors` and, as metadata, `ids` (a JSON list), `kind` (images or texts) and
+the `model`'s hash. An embedding model makes one vector each, (N, D). A model with cross attention
+makes one a region, (N, R, D), or one a word, all texts one after the other, (words, D); `lengths`
+(N,) then says how many belong to each text, the marks of its start and end among them. `.npy` holds
+the vectors alone, and a `.json` file beside it the ids.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import save_file
+
+from aoq.data.dataset import PairDataset
+from aoq.data.formats import raise_problems
+from aoq.data.readers import read_lines
+from aoq.errors import UserError
+from aoq.progress import progress_bar, warn
+from aoq.retrieval.encoder import QueryEncoder, only_texts
+from aoq.retrieval.photos import read_photos
+from aoq.scoring.cross_attention import CrossAttention
+from aoq.scoring.encoded import Kind, PackedEncoding
+from aoq.storage import atomic_file, write_json
+from aoq.types import Encoding
+
+ENDINGS = (".npy", ".safetensors")
+
+
+@dataclass(frozen=True)
+class VectorFile:
+    """Vectors with the ids they belong to."""
+
+    kind: Kind
+    ids: tuple[str, ...]
+    encoded: Encoding | PackedEncoding
+    model_hash: str
+
+    def save(self, path: Path) -> None:
+        """Write them in the form that the file's name asks for."""
+        vectors = self.encoded.vectors.cpu()
+        if path.suffix == ".npy":
+            write_json(path.with_suffix(".json"), self.ids)
+            with atomic_file(path) as temporary, temporary.open("wb") as file:
+                np.save(file, vectors.numpy())
+            return
+        tensors = {"vectors": vectors.contiguous()}
+        if isinstance(self.encoded, PackedEncoding):
+            tensors["lengths"] = self.encoded.lengths.cpu()
+        ids = json.dumps(self.ids, ensure_ascii=False)
+        metadata = {"ids": ids, "kind": self.kind, "model": self.model_hash}
+        with atomic_file(path) as temporary:
+            save_file(tensors, temporary, metadata=metadata)
+
+
+def encode_lines(encoder: QueryEncoder, file: Path) -> VectorFile:
+    """The texts of a file, one a line; the texts themselves are the ids."""
+    lines = read_lines(file)
+    raise_problems(
+        [
+            f"{file}, line {number}: it has no words; expected a text a line."
+            for number, line in enumerate(lines, start=1)
+            if not line
+        ]
+        or ([] if lines else [f"{file} is empty; expected a text a line."])
+    )
+    dataset = only_texts(lines)
+    unknown = encoder.collator(dataset).unknown_texts()
+    if len(unknown):
+        warn(
+            f"{file}: {len(unknown):,} texts are made of unknown words only, first line "
+            f"{unknown[0] + 1}; the model cannot tell them apart."
+        )
+    return _encode(encoder, dataset, "texts", ids=dataset.captions)
+
+
+def encode_folder(encoder: QueryEncoder, folder: Path) -> VectorFile:
+    """The pictures below a folder; an id is the place there."""
+    dataset = read_photos(folder, encoder.source).dataset()
+    return _encode(encoder, dataset, "images", ids=dataset.image_ids)
+
+
+def _encode(
+    encoder: QueryEncoder, dataset: PairDataset, kind: Kind, *, ids: tuple[str, ...]
+) -> VectorFile:
+    with progress_bar("encode", total=len(ids), unit=kind) as update:
+        encoded = encoder.encode(dataset, kind, update=update)
+    return VectorFile(kind, ids, encoded, encoder.model_hash)
+
+
+def require_form(path: Path, encoder: QueryEncoder, kind: Kind) -> Path:
+    """A file that can hold what is to be written."""
+    if path.suffix not in ENDINGS:
+        raise UserError(f"{path} ends in neither {' nor '.join(ENDINGS)}; name it like that.")
+    packed = kind == "texts" and isinstance(encoder.model, CrossAttention)
+    if packed and path.suffix == ".npy":
+        raise UserError(
+            f"{path} cannot hold texts of {encoder.run}, which have a vector a word and so differ "
+            "in length; name a .safetensors file."
+        )
+    return path

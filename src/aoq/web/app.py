@@ -1,0 +1,78 @@
+"""The application: the API, the page and the documents, behind the guard."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.responses import FileResponse, HTMLResponse
+from starlette.middleware import Middleware
+from starlette.staticfiles import StaticFiles
+
+from aoq import __version__
+from aoq.retrieval.matcher import Matcher
+from aoq.web.api import router
+from aoq.web.documents import describe_api
+from aoq.web.guard import LOOPBACK_NAMES, Bounded, KnownVisitors, WithSecurityHeaders
+from aoq.web.limits import Limits
+from aoq.web.refusals import speak_in_sentences
+from aoq.web.service import Service
+
+_HERE = Path(__file__).parent
+STATIC = _HERE / "static"
+
+
+def make_app(
+    matchers: Sequence[Matcher],
+    *,
+    limits: Limits | None = None,
+    hosts: Collection[str] = LOOPBACK_NAMES,
+) -> FastAPI:
+    """What serves some runs; it answers to the names `hosts`, or, without any, to all."""
+    limits = limits or Limits()
+    service = Service.of(matchers, limits)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.workers.close()
+
+    app = FastAPI(
+        title="aoq",
+        version=__version__,
+        description="Finds images for sentences and sentences for images.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        middleware=[
+            Middleware(WithSecurityHeaders),
+            Middleware(Bounded, seconds=limits.request_seconds),
+            Middleware(KnownVisitors, hosts=hosts),
+        ],
+    )
+    app.state.service = service
+    speak_in_sentences(app, router.routes)
+    app.include_router(router)
+    _add_pages(app)
+    return app
+
+
+def _add_pages(app: FastAPI) -> None:
+    documents = describe_api(app.openapi())
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(STATIC / "index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(documents)
+
+    @app.get("/docs.css", include_in_schema=False)
+    async def docs_style() -> FileResponse:
+        return FileResponse(_HERE / "templates" / "docs.css")
+
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -1,0 +1,134 @@
+"""What every request passes before it reaches a route, and every answer on its way back.
+
+Browsers are told to trust nothing but this server's own files. A page of somebody else cannot use
+a visitor's browser to reach a server on the same machine: a name that was pointed at it (DNS
+rebinding) is not a name it answers to, and what changes or costs something must come from its own
+pages. Nothing lasts longer than it may, and no error leaves as a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aoq.web.refusals import RefusedError, defect
+
+SECURITY_HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^:/@\s]+)(?::[0-9]{1,5})?", re.IGNORECASE)
+_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class WithSecurityHeaders:
+    """Adds them to every answer, errors too; files that a browser kept are asked for again."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(SECURITY_HEADERS)
+                is_answer = scope["path"].startswith("/api")
+                headers.setdefault("Cache-Control", "no-store" if is_answer else "no-cache")
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+class Bounded:
+    """Ends what takes too long, a visitor that reads slowly too, and hides what went wrong."""
+
+    def __init__(self, app: ASGIApp, *, seconds: float) -> None:
+        self.app = app
+        self.seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            async with asyncio.timeout(self.seconds):
+                await self.app(scope, receive, send_and_note)
+        except TimeoutError:
+            refusal = RefusedError(503, "This took too long and was given up.", close=True)
+        except Exception as error:
+            refusal = defect(error)
+        else:
+            return
+        if has_begun:  # too late for a sentence: the server closes the connection
+            raise ConnectionAbortedError("an answer was given up")
+        await refusal.response()(scope, receive, send)
+
+
+class KnownVisitors:
+    """Refuses names that the server is not called by, and other sites' pages that send something.
+
+    `hosts` are the names it answers to; without any it answers to all.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str]) -> None:
+        self.app = app
+        self.hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            refusal = self._wrong_name(headers) or _foreign_page(scope["method"], headers)
+            if refusal is not None:
+                await refusal.response()(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _wrong_name(self, headers: Headers) -> RefusedError | None:
+        names = headers.getlist("host")
+        found = _HOST.fullmatch(names[0]) if len(names) == 1 else None
+        if found is None:
+            return RefusedError(400, "The request has no Host header, or several.")
+        if self.hosts and found["name"].lower() not in self.hosts:
+            return RefusedError(
+                400,
+                "This server is not known by that name; use the address it printed, or start it "
+                "with --allow-host and the name.",
+            )
+        return None
+
+
+def _foreign_page(method: str, headers: Headers) -> RefusedError | None:
+    """Where a request that is not harmless was sent by a page of another origin."""
+    if method in _HARMLESS:
+        return None
+    origin = headers.get("origin")
+    is_foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+    if origin is not None:
+        is_foreign |= _place(origin) != headers["host"].lower()
+    if is_foreign:
+        return RefusedError(403, "Pages of other sites cannot use this server.")
+    return None
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an origin, as a Host header has them; the scheme may be a proxy's."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None

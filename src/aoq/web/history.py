@@ -1,0 +1,83 @@
+"""What a run's own files tell: how it was trained, what was set and what came of it.
+
+Read at each request, since a run may still be training while it is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from aoq.config import Recipe
+from aoq.experiments.runs import METRICS, RunSummary
+from aoq.recipes import dotted_settings
+from aoq.storage import ROUND_ONE, RunDirectory, read_json_lines
+from aoq.web.answers import CurvesAnswer, EpochAnswer, ResultAnswer, ResultsAnswer, RoundAnswer
+
+_PLACES = ("data", "candidates")  # folders of this machine, which are nobody's business
+
+
+def curves(run: Path) -> CurvesAnswer:
+    """Epoch by epoch; a second round is shown after the first where that lies beside it."""
+    folders = {run.name: run}
+    first = run.parent / ROUND_ONE
+    if RunSummary.read(run).round == "two" and RunDirectory(first).events.is_file():
+        folders = {ROUND_ONE: first} | folders
+    rounds = [
+        RoundAnswer(name=name, epochs=_epochs(read_json_lines(RunDirectory(folder).events)))
+        for name, folder in folders.items()
+    ]
+    return CurvesAnswer(rounds=[shown for shown in rounds if shown.epochs])
+
+
+def results(run: Path) -> ResultsAnswer:
+    """The settings that are not the paper's, and the last result on each split."""
+    usual = dotted_settings(Recipe())
+    settings = dotted_settings(RunSummary.read(run).recipe)
+    last = {
+        line["split"]: {"split": line["split"], **_figures(line)}
+        for line in read_json_lines(RunDirectory(run).results)
+        if isinstance(line, dict) and isinstance(line.get("split"), str)
+    }
+    return ResultsAnswer(
+        settings={
+            name: value
+            for name, value in settings.items()
+            if value != usual[name] and name not in _PLACES
+        },
+        results=[ResultAnswer(**line) for line in last.values()],
+    )
+
+
+def _epochs(events: Iterable[Mapping[str, Any]]) -> list[EpochAnswer]:
+    """One point an epoch; of epochs that were trained again after a kill, the last."""
+    losses: dict[int, float | None] = {}
+    validations: dict[int, dict[str, float]] = {}
+    for event in events:
+        epoch = event.get("epoch")
+        if not isinstance(epoch, int):
+            continue
+        match event.get("event"):
+            case "epoch":
+                terms = [term for term in event.get("loss", {}).values() if _is_number(term)]
+                losses[epoch] = sum(terms) if terms else None
+            case "validation":
+                validations[epoch] = _figures(event)
+    return [
+        EpochAnswer(
+            epoch=epoch,
+            loss=losses.get(epoch),
+            **{name: validations.get(epoch, {}).get(name) for name in ("rsum", "i2t_r1", "t2i_r1")},
+        )
+        for epoch in sorted(losses.keys() | validations.keys())
+    ]
+
+
+def _figures(line: Mapping[str, Any]) -> dict[str, float]:
+    return {name: line[name] for name in METRICS if _is_number(line.get(name))}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,0 +1,63 @@
+"""How much one visitor may ask for: every number that bounds the server, in one place.
+
+A server that many can reach has to stay small whatever it is sent. Sizes are refused before they
+are read, time is counted from outside, and work that has no place waits in a short line or is
+turned away with a sentence.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from aoq.errors import UserError
+
+QUERY_CHARACTERS = 500
+TOP = 100  # hits of an answer
+PAGE = 100  # entries of a listing
+DEPTH = 200  # candidates of an anchor
+NUMBER = 2**31 - 1  # no index is larger
+FORM_BYTES = 16_384  # what surrounds a picture in a form: boundaries, headers, a file name
+THUMBNAIL, FULL = 320, 1280  # pixels of a shown picture's longer side
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What can be set for a server; the defaults carry 32 busy visitors on two cores."""
+
+    upload_bytes: int = 10_000_000
+    pixels: int = 40_000_000
+    "Of an uploaded picture; decoded they take four times as many bytes."
+    working: int = field(default_factory=lambda: os.cpu_count() or 1)
+    "Requests that are computed at once, a thread each."
+    waiting: int = 64
+    "Requests that wait for a thread; more are told to come back."
+    seconds: float = 30.0
+    "From the end of a request to its answer, waiting included."
+    upload_seconds: float = 20.0
+    "For the body of a request to arrive."
+    uploads: int = 32
+    "Bodies that arrive at once."
+    connections: int = 512
+    head_seconds: float = 10.0
+    "For the head of a request to arrive, and between two requests of a connection."
+    answer_seconds: float = 30.0
+    "For a visitor to take an answer."
+    kept_picture_bytes: int = 64_000_000
+    "Memory for pictures made small."
+    kept_upload_bytes: int = 64_000_000
+    "Memory for uploads that attention may be asked of."
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 0 or (value == 0 and name != "waiting"):
+                raise UserError(f"{name} is {value}; it has to be more than 0.")
+
+    @property
+    def body_bytes(self) -> int:
+        return self.upload_bytes + FORM_BYTES
+
+    @property
+    def request_seconds(self) -> float:
+        """A whole request, from its head to the last byte of the answer."""
+        return self.upload_seconds + self.seconds + self.answer_seconds

@@ -1,0 +1,101 @@
+"""The mined negatives of a run, in the numbers of its index.
+
+Lists are mined on the training split and count its images and texts from zero; an index may hold
+other splits and photos besides. An entry has the same id in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aoq.data.dataset import PairDataset, open_dataset
+from aoq.errors import UserError
+from aoq.experiments.inspection import Anchor, Kind, anchor_list, provenance_rows
+from aoq.mining.candidates import CandidateLists
+from aoq.progress import warn
+from aoq.recipes import load_recipe
+from aoq.retrieval.index import ImageEntry, Index, TextEntry
+from aoq.storage import RunDirectory
+from aoq.web.refusals import RefusedError
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An image or text of the index that was mined, and its score where lists have some."""
+
+    number: int
+    score: float | None
+
+
+@dataclass(frozen=True)
+class AnchorNegatives:
+    """An anchor of the index: what belongs to it, and the wrong ones closest to it."""
+
+    positives: tuple[int, ...]
+    candidates: tuple[Candidate, ...]
+    provenance: list[tuple[str, str]]
+
+
+class Negatives:
+    """Candidate lists whose anchors and candidates are all in an index."""
+
+    def __init__(self, lists: CandidateLists, dataset: PairDataset, index: Index) -> None:
+        self._lists = lists
+        self._dataset = dataset
+        self._in_index: dict[Kind, list[int]] = {
+            "image": _numbers(dataset.image_ids, index.images),
+            "text": _numbers(dataset.caption_ids, index.texts),
+        }
+        self._in_lists = {
+            kind: {number: place for place, number in enumerate(numbers)}
+            for kind, numbers in self._in_index.items()
+        }
+
+    @classmethod
+    def open(cls, run: Path, index: Index) -> Negatives | str:
+        """The lists that were mined with a run or that it drew from, or why there are none.
+
+        Visitors read the reason, so it names no place on this machine.
+        """
+        recipe = load_recipe(RunDirectory(run).config)
+        places = [RunDirectory(folder).candidates for folder in (run, run.parent)]
+        places += [Path(recipe.candidates)] if recipe.candidates else []
+        file = next((place for place in places if place.is_file()), None)
+        if file is None or not recipe.data:
+            return "No negatives were mined with this run; `aoq mine` does it."
+        try:
+            dataset = open_dataset(Path(recipe.data), "train")
+            lists = CandidateLists.load(file).require_fit(dataset, source=file)
+        except UserError as error:
+            warn(f"the negatives of {run} are not shown: {error}")
+            return "The negatives that were mined cannot be read; the server's log says why."
+        try:
+            return cls(lists, dataset, index)
+        except KeyError:
+            return (
+                "Negatives are mined on the training split, which the index does not hold; make "
+                "it again with `aoq index` and all splits."
+            )
+
+    def of(self, kind: Kind, number: int, *, depth: int) -> AnchorNegatives:
+        """Those of an image or text of the index."""
+        place = self._in_lists[kind].get(number)
+        if place is None:
+            raise RefusedError(
+                404, f"Negatives were mined for the training split; {kind} {number} is not in it."
+            )
+        found = anchor_list(self._lists, self._dataset, Anchor(kind, place), depth=depth)
+        others = self._in_index["text" if kind == "image" else "image"]
+        return AnchorNegatives(
+            positives=tuple(others[entry.number] for entry in found.positives),
+            candidates=tuple(Candidate(others[e.number], e.score) for e in found.candidates),
+            provenance=provenance_rows(self._lists, self._dataset),
+        )
+
+
+def _numbers(ids: Sequence[str], entries: Iterable[ImageEntry | TextEntry]) -> list[int]:
+    """What the images or texts of the training split are called in the index."""
+    numbers = {entry.id: entry.number for entry in entries if entry.split == "train"}
+    return [numbers[name] for name in ids]

@@ -1,0 +1,265 @@
+"""A run as the server answers for it: the matcher, and what its files tell, in the API's words.
+
+Everything here computes or reads files, so it is called in a worker's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from aoq.experiments.inspection import Kind
+from aoq.experiments.runs import RunSummary
+from aoq.retrieval.index import ImageEntry, TextEntry
+from aoq.retrieval.matcher import Answer, Matcher
+from aoq.web.answers import (
+    AttentionAnswer,
+    EntriesAnswer,
+    EntryAnswer,
+    HitAnswer,
+    ImagesAnswer,
+    NegativesAnswer,
+    OneEntryAnswer,
+    RunAnswer,
+    ScoredEntry,
+    TextQuery,
+    TextsAnswer,
+    Word,
+)
+from aoq.web.kept import KeptBytes
+from aoq.web.negatives import Negatives
+from aoq.web.pictures import ShownPictures
+from aoq.web.refusals import RefusedError, as_sentence
+
+
+class ServedRun:
+    """One run under the name that addresses call it by."""
+
+    def __init__(
+        self, name: str, matcher: Matcher, *, pictures: KeptBytes[tuple[Path, int]]
+    ) -> None:
+        self.name = name
+        self.matcher = matcher
+        self._images, self._texts = matcher.index.images, matcher.index.texts
+        self._entries: dict[Kind, Sequence[ImageEntry | TextEntry]] = {
+            "image": self._images,
+            "text": self._texts,
+        }
+        self._pictures = ShownPictures((image.picture for image in self._images), kept=pictures)
+        self._words: dict[Kind, list[str]] = {
+            "image": [self._searched(image) for image in self._images],
+            "text": [f" {text.text}".casefold() for text in self._texts],
+        }
+        self._negatives = Negatives.open(matcher.run, matcher.index)
+
+    @property
+    def path(self) -> Path:
+        return self.matcher.run
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether it is known how a picture becomes regions."""
+        return self.matcher.encoder.known_source is not None
+
+    def describe(self) -> RunAnswer:
+        matcher, summary = self.matcher, RunSummary.read(self.path)
+        splits = dict.fromkeys(image.split for image in self._images)
+        return RunAnswer(
+            name=self.name,
+            label=_as_in_the_paper(matcher.model_name, summary.settings.loss.name),
+            model=matcher.model_name,
+            images=len(self._images),
+            texts=len(self._texts),
+            splits=[split for split in splits if split is not None],
+            reads_pictures=self.reads_pictures,
+            has_attention=matcher.has_attention,
+            attention_reason=as_sentence(matcher.attention_reason or "") or None,
+            has_negatives=isinstance(self._negatives, Negatives),
+            negatives_reason=None if isinstance(self._negatives, Negatives) else self._negatives,
+            exact=matcher.teacher is None,
+            teacher=None if matcher.teacher is None else matcher.teacher.name,
+            test=None if summary.test is None else dict(summary.test),
+            dev=None if summary.dev is None else dict(summary.dev.metrics),
+        )
+
+    # Search
+
+    def images_for(self, text: str | int, *, top: int) -> ImagesAnswer:
+        self._require_some("image")
+        number = text if isinstance(text, int) else None
+        query = self._words_of(text)
+        started = time.perf_counter()
+        answer = self.matcher.images_for(text, top=top)
+        return ImagesAnswer(
+            query=TextQuery(text=query, number=number),
+            hits=self._hits(answer, "image"),
+            unknown_words=list(answer.unknown_words),
+            exact=answer.exact,
+            seconds=time.perf_counter() - started,
+        )
+
+    def texts_for(self, image: bytes | int, *, top: int) -> TextsAnswer:
+        self._require_some("text")
+        self._require_image(image)
+        started = time.perf_counter()
+        answer = self.matcher.texts_for(image, top=top)
+        return TextsAnswer(
+            hits=self._hits(answer, "text"),
+            exact=answer.exact,
+            seconds=time.perf_counter() - started,
+            upload=None,
+        )
+
+    def attention(self, image: bytes | int, text: str | int) -> AttentionAnswer:
+        if self.matcher.attention_reason is not None:
+            raise RefusedError(409, as_sentence(self.matcher.attention_reason))
+        self._require_image(image)
+        words = self._words_of(text)
+        found = self.matcher.attention(image, text)
+        (score,) = self.matcher.score(image, [words])
+        return AttentionAnswer(
+            words=[
+                Word(word=word, known=known)
+                for word, known in zip(found.words, found.known, strict=True)
+            ],
+            boxes=None if found.boxes is None else found.boxes.tolist(),
+            by_word=None if found.by_word is None else found.by_word.tolist(),
+            by_region=None if found.by_region is None else found.by_region.tolist(),
+            score=score,
+        )
+
+    def _words_of(self, text: str | int) -> str:
+        if isinstance(text, str):
+            return text
+        self._require("text", text)
+        return self._texts[text].text
+
+    def _hits(self, answer: Answer, kind: Kind) -> list[HitAnswer]:
+        return [
+            HitAnswer(
+                number=hit.number,
+                id=hit.id,
+                score=hit.score,
+                text=hit.text,
+                picture=self._address(self._images[hit.number]) if kind == "image" else None,
+                correct=hit.correct,
+            )
+            for hit in answer.hits
+        ]
+
+    # Entries
+
+    def entries(
+        self,
+        kind: Kind,
+        *,
+        split: str | None,
+        query: str,
+        offset: int,
+        limit: int,
+        sample: int | None,
+    ) -> EntriesAnswer:
+        """A page of the images or texts that have all words of a query, or some drawn of them.
+
+        The beginning of a word is enough; of an image its id and all its captions count.
+        """
+        wanted = [f" {word}" for word in query.casefold().split()]
+        found = [
+            entry
+            for entry, words in zip(self._entries[kind], self._words[kind], strict=True)
+            if split in (None, entry.split) and all(word in words for word in wanted)
+        ]
+        if sample is None:
+            page = found[offset : offset + limit]
+        else:
+            page = Random(sample).sample(found, min(limit, len(found)))
+        return EntriesAnswer(total=len(found), entries=[self._entry(entry) for entry in page])
+
+    def entry(self, kind: Kind, number: int) -> OneEntryAnswer:
+        self._require(kind, number)
+        entry = self._entries[kind][number]
+        partners: Sequence[ImageEntry | TextEntry]
+        if isinstance(entry, ImageEntry):
+            partners = [self._texts[text] for text in entry.texts]
+        else:
+            partners = [self._images[image] for image in entry.images]
+        return OneEntryAnswer(
+            entry=self._entry(entry), partners=[self._entry(partner) for partner in partners]
+        )
+
+    def negatives(self, kind: Kind, number: int, *, depth: int) -> NegativesAnswer:
+        if isinstance(self._negatives, str):
+            raise RefusedError(409, self._negatives)
+        self._require(kind, number)
+        found = self._negatives.of(kind, number, depth=depth)
+        others = self._entries["text" if kind == "image" else "image"]
+        return NegativesAnswer(
+            anchor=self._entry(self._entries[kind][number]),
+            positives=[self._entry(others[positive]) for positive in found.positives],
+            candidates=[
+                ScoredEntry(**dict(self._entry(others[candidate.number])), score=candidate.score)
+                for candidate in found.candidates
+            ],
+            provenance=found.provenance,
+        )
+
+    def picture(self, number: int, *, side: int) -> bytes:
+        self._require("image", number)
+        picture = self._images[number].picture
+        if picture is None:
+            raise RefusedError(404, f"Image {number} has no picture: its regions came without.")
+        return self._pictures.jpeg(picture, side=side)
+
+    def _require_some(self, kind: Kind) -> None:
+        if not self._entries[kind]:
+            raise RefusedError(409, f"The index holds no {kind}s to be found.")
+
+    def _require_image(self, image: bytes | int) -> None:
+        """Refuse an image that is not in the index, and pictures where none can be read."""
+        if isinstance(image, int):
+            self._require("image", image)
+        elif not self.reads_pictures:
+            raise RefusedError(
+                409,
+                "This run cannot read pictures, because its data set came as features; choose an "
+                "image of the index.",
+            )
+
+    def _require(self, kind: Kind, number: int) -> None:
+        """Refuse a number that the index does not have."""
+        count = len(self._entries[kind])
+        if number >= count:
+            raise RefusedError(404, f"There is no {kind} {number}; the index has {count:,}.")
+
+    def _entry(self, entry: ImageEntry | TextEntry) -> EntryAnswer:
+        return EntryAnswer(
+            number=entry.number,
+            id=entry.id,
+            text=self._first_caption(entry) if isinstance(entry, ImageEntry) else entry.text,
+            picture=self._address(entry) if isinstance(entry, ImageEntry) else None,
+            split=entry.split,
+        )
+
+    def _first_caption(self, image: ImageEntry) -> str:
+        return self._texts[image.texts[0]].text if image.texts else ""
+
+    def _searched(self, image: ImageEntry) -> str:
+        captions = (self._texts[text].text for text in image.texts)
+        return " ".join(["", image.id, *captions]).casefold()
+
+    def _address(self, image: ImageEntry) -> str | None:
+        if image.picture is None:
+            return None
+        return f"/api/runs/{self.name}/pictures/{image.number}"
+
+
+def _as_in_the_paper(model: str, loss: str) -> str:
+    """What its tables call a row.
+
+    >>> _as_in_the_paper("vsrn", "online"), _as_in_the_paper("bfan", "adap_off_quin")
+    ('VSRN', 'BFAN + AdapOffQuin')
+    """
+    name = "".join(part.capitalize() for part in loss.split("_"))
+    return model.upper() if loss == "online" else f"{model.upper()} + {name}"

@@ -1,0 +1,71 @@
+/**
+ * Requests to the server behind the page. Answers do not change while it runs, so they are kept:
+ * going back shows at once what was there. An error is the server's own sentence.
+ */
+
+const KEPT_ANSWERS = 200;
+const kept = new Map();
+
+/** What went wrong, in a sentence for the person. */
+export class ApiError extends Error {
+  constructor(sentence, status) {
+    super(sentence);
+    this.status = status;
+  }
+}
+
+/** Called with the seconds to wait where the server is busy, and with 0 when the wait is over. */
+export const busy = { tell: () => {} };
+
+/** Ask for an answer of a run, e.g. `ofRun("vsrn", "images", {text: "a dog"})`. */
+export function ofRun(run, path, parameters = {}) {
+  return get(`/api/runs/${encodeURIComponent(run)}/${path}`, parameters);
+}
+
+export function get(path, parameters = {}) {
+  const given = Object.entries(parameters).filter(
+    ([, value]) => value !== null && value !== undefined,
+  );
+  const address = given.length ? `${path}?${new URLSearchParams(given)}` : path;
+  if (!kept.has(address)) {
+    kept.set(address, request(address));
+    kept.get(address).catch(() => kept.delete(address));
+    if (kept.size > KEPT_ANSWERS) kept.delete(kept.keys().next().value);
+  }
+  return kept.get(address);
+}
+
+/** Send a picture to a run and get its sentences. */
+export function postPicture(run, file, top) {
+  const body = new FormData();
+  body.append("picture", file, file.name || "picture");
+  return request(`/api/runs/${encodeURIComponent(run)}/texts?top=${top}`, { method: "POST", body });
+}
+
+async function request(address, options) {
+  let response = await sent(address, options);
+  if (response.status === 429) {
+    await patience(Number(response.headers.get("Retry-After")) || 1);
+    response = await sent(address, options);
+  }
+  const answer = await response.json().catch(() => null);
+  if (response.ok && answer !== null) return answer;
+  throw new ApiError(
+    answer?.error ?? `The server answered ${response.status} and gave no reason.`,
+    response.status,
+  );
+}
+
+async function sent(address, options) {
+  try {
+    return await fetch(address, options);
+  } catch {
+    throw new ApiError("The server does not answer. Is `aoq serve` still running?", 0);
+  }
+}
+
+async function patience(seconds) {
+  busy.tell(seconds);
+  await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+  busy.tell(0);
+}

@@ -1,0 +1,192 @@
+/**
+ * The page as a whole: which view is shown, for which run, and the way between them.
+ *
+ * A view has a `title` and `show(page)`, which puts what it has at once into `page.root` and
+ * returns a promise for the rest. `page.alive()` is false as soon as the person has gone on.
+ */
+
+import { address, parsed } from "./address.js";
+import { busy, get } from "./api.js";
+import { h, icon } from "./dom.js";
+import { failure, state } from "./parts.js";
+import * as compare from "./views/compare.js";
+import * as negatives from "./views/negatives.js";
+import * as photo from "./views/photo.js";
+import * as photos from "./views/photos.js";
+import * as run from "./views/run.js";
+import * as sentences from "./views/sentences.js";
+
+const VIEWS = { photos, sentences, compare, photo, negatives, run };
+const NAVIGATION = [
+  ["photos", "photos", "Photos"],
+  ["sentences", "sentences", "Sentences"],
+  ["compare", "compare", "Compare"],
+  ["photo", "attention", "Attention"],
+  ["negatives", "negatives", "Negatives"],
+  ["run", "run", "Run"],
+];
+
+const main = document.getElementById("main");
+const memory = Object.fromEntries(Object.keys(VIEWS).map((view) => [view, {}]));
+const places = new Map();
+let status = null;
+let shown = null;
+let leaving = new AbortController();
+
+async function start() {
+  history.scrollRestoration = "manual";
+  busy.tell = tellBusy;
+  document
+    .querySelector(".skip")
+    .addEventListener("click", (event) => (event.preventDefault(), main.focus()));
+  document.addEventListener("keydown", searchKey);
+  try {
+    status = await get("/api/status");
+  } catch (error) {
+    main.replaceChildren(failure(error, () => location.reload()));
+    return;
+  }
+  document.getElementById("version").textContent = `aoq ${status.version}`;
+  if (!status.runs.length) {
+    main.replaceChildren(state("run", "No run is served"));
+    return;
+  }
+  addEventListener("hashchange", route);
+  route();
+}
+
+/** Show what the address says. */
+async function route() {
+  const { view: asked, parameters } = parsed(location.hash);
+  const view = Object.hasOwn(VIEWS, asked) ? asked : "photos";
+  const chosen = status.runs.find((one) => one.name === parameters.run) ?? status.runs[0];
+  const before = leave();
+  const page = pageOf(view, chosen, parameters);
+  drawNavigation(view, chosen, parameters);
+  main.replaceChildren(page.root);
+  const ready = VIEWS[view].show(page);
+  document.title = `${main.querySelector("h1").textContent} · aoq`;
+  settleFocus(view, before);
+  shown = { view, hash: location.hash };
+  await ready;
+  if (!page.alive()) return;
+  if (before.back) comeBack();
+  if (before.same === view) keepFocus(before.focus);
+}
+
+function pageOf(view, chosen, parameters) {
+  const signal = leaving.signal;
+  const root = h("div", { class: `view ${view}` });
+  const go = (to, given, { replace = false } = {}) => {
+    const target = address(to, { run: chosen.name, ...given });
+    if (target === location.hash) return;
+    if (!replace) return void (location.hash = target);
+    history.replaceState(history.state, "", target);
+    route();
+  };
+  return {
+    root,
+    status,
+    run: chosen,
+    parameters,
+    memory: memory[view],
+    signal,
+    alive: () => !signal.aborted,
+    go,
+  };
+}
+
+/** Remember where the person was, for the way back; an entry of the history seen before is one. */
+function leave() {
+  const active = document.activeElement;
+  const focus = { id: active?.id || null, href: active?.getAttribute?.("href") ?? null };
+  if (shown) places.set(shown.hash, { scroll: scrollY, focus });
+  leaving.abort();
+  leaving = new AbortController();
+  const back = history.state?.seen === true;
+  if (!back) history.replaceState({ seen: true }, "");
+  return { back, first: shown === null, same: shown?.view, focus };
+}
+
+/** In the same view the focus stays on the same control; another view is read from its heading. */
+function settleFocus(view, before) {
+  if (before.first) return;
+  if (!before.back && before.same !== view) scrollTo(0, 0);
+  main.querySelector("h1").focus({ preventScroll: true });
+  if (before.same === view) keepFocus(before.focus);
+}
+
+/** Some controls are there at once, others come with the answer. */
+function keepFocus({ id }) {
+  if (id && document.activeElement?.tagName === "H1")
+    document.getElementById(id)?.focus({ preventScroll: true });
+}
+
+function comeBack() {
+  const place = places.get(location.hash);
+  if (!place) return;
+  const left =
+    place.focus.href &&
+    [...main.querySelectorAll("a")].find((link) => link.getAttribute("href") === place.focus.href);
+  left?.focus({ preventScroll: true });
+  scrollTo(0, place.scroll);
+}
+
+function drawNavigation(view, chosen, parameters) {
+  const link = ([name, drawing, label]) =>
+    h(
+      "a",
+      { href: address(name, { run: chosen.name }), "aria-current": name === view ? "page" : null },
+      icon(drawing),
+      h("span", {}, label),
+    );
+  document.getElementById("views").replaceChildren(...NAVIGATION.map(link));
+  document.querySelector(".brand").setAttribute("href", address("photos", { run: chosen.name }));
+  const place = document.getElementById("run-choice");
+  place.replaceChildren(
+    ...(view === "compare" && status.runs.length > 1 ? [] : runChoice(view, chosen, parameters)),
+  );
+}
+
+function runChoice(view, chosen, parameters) {
+  if (status.runs.length === 1) return [h("span", { class: "only-run" }, chosen.label)];
+  const change = (event) =>
+    (location.hash = address(
+      view,
+      forRun(
+        parameters,
+        chosen,
+        status.runs.find((one) => one.name === event.target.value),
+      ),
+    ));
+  const options = status.runs.map((one) =>
+    h("option", { value: one.name, selected: one === chosen }, one.label),
+  );
+  return [
+    h("label", { for: "chosen-run" }, "Run"),
+    h("select", { id: "chosen-run", onchange: change }, ...options),
+  ];
+}
+
+/** Parameters for another run: numbers mean the same entries only in an index of the same data. */
+function forRun(parameters, from, to) {
+  if (from.images === to.images && from.texts === to.texts) return { ...parameters, run: to.name };
+  const { text, upload } = parameters;
+  return { run: to.name, text, upload };
+}
+
+function tellBusy(seconds) {
+  document.getElementById("notice").textContent = seconds
+    ? `The server is busy; asking again in ${seconds} s.`
+    : "";
+}
+
+/** A slash goes to the sentence, as on many search pages. */
+function searchKey(event) {
+  const input = document.getElementById("sentence");
+  if (event.key !== "/" || !input || event.target.matches("input, select, textarea")) return;
+  event.preventDefault();
+  input.focus();
+}
+
+start();

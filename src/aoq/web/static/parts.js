@@ -1,0 +1,231 @@
+/**
+ * Parts that several views share: states, score bars, cards of photos, rows of sentences.
+ */
+
+import { announce, arrowKeys, h, icon } from "./dom.js";
+
+/** The heading of a view with a sentence that says what it is for. */
+export function heading(title, lead) {
+  return h("div", { class: "heading" }, h("h1", { tabindex: -1 }, title), h("p", {}, lead));
+}
+
+/** A panel that says why there is nothing to see, and what can be done. */
+export function state(name, title, ...content) {
+  return h("div", { class: "state" }, icon(name), h("h2", {}, title), ...content);
+}
+
+/** A sentence of the server; what it puts between backticks is a command. */
+export function prose(text) {
+  return text.split("`").map((part, at) => (at % 2 ? h("code", {}, part) : part));
+}
+
+/** The server's own sentence, with a way to try again. */
+export function failure(error, again) {
+  return h(
+    "div",
+    { class: "state failed", role: "alert" },
+    icon("warning"),
+    h("p", {}, ...prose(error.message)),
+    again && h("button", { type: "button", onclick: again }, "Try again"),
+  );
+}
+
+/**
+ * Fill a place with an answer: its shape while waiting, then the answer or the error. What comes
+ * after the person has left the view is dropped.
+ */
+export async function load(page, place, { waiting = [], ask, show }) {
+  place.replaceChildren(...waiting);
+  place.setAttribute("aria-busy", "true");
+  let content;
+  try {
+    content = show(await ask());
+  } catch (error) {
+    if (!("status" in error)) console.error(error);
+    content = [failure(error, () => load(page, place, { waiting, ask, show }))];
+  }
+  if (!page.alive()) return;
+  place.replaceChildren(...content);
+  place.removeAttribute("aria-busy");
+}
+
+/** The address of a picture in the size that is needed: `thumb` or `full`. */
+export function pictureAddress(picture, size) {
+  const address = new URL(picture, location.origin);
+  address.searchParams.set("size", size);
+  return address.pathname + address.search;
+}
+
+/**
+ * A photo of the index, or what stands for it where the data set has features only. Where its
+ * caption is beside it, a screen reader need not read it twice.
+ */
+export function photo(entry, { size = "thumb", eager = false, captioned = false } = {}) {
+  const name = entry.text || `Photo ${entry.id}`;
+  if (!entry.picture)
+    return h(
+      "span",
+      { class: "no-picture", role: "img", "aria-label": name },
+      icon("photos"),
+      entry.id,
+    );
+  return h("img", {
+    src: pictureAddress(entry.picture, size),
+    alt: captioned ? "" : name,
+    loading: eager ? "eager" : "lazy",
+    decoding: "async",
+  });
+}
+
+/** A score as a bar and a number; bars of one answer share a scale, from 0 to its best. */
+export function scoreBar(score, best) {
+  if (score === null || score === undefined) return null;
+  const share = best > 0 ? Math.min(1, Math.max(0, score / best)) : 0;
+  return h(
+    "span",
+    { class: "score" },
+    h(
+      "span",
+      { class: "bar", "aria-hidden": "true" },
+      h("span", { style: { width: `${(100 * share).toFixed(1)}%` } }),
+    ),
+    h("span", { class: "number" }, h("span", { class: "unseen" }, "score "), score.toFixed(3)),
+  );
+}
+
+export function bestScore(hits) {
+  return Math.max(0, ...hits.map((hit) => hit.score ?? 0));
+}
+
+export function tick() {
+  return h("span", { class: "tick" }, icon("tick"), h("span", {}, "correct"));
+}
+
+/** Photos as a grid of cards; each leads where `leadsTo` says. */
+export function photoGrid(hits, leadsTo, { extra = () => null } = {}) {
+  const best = bestScore(hits);
+  const cards = hits.map((hit, at) =>
+    h(
+      "li",
+      { class: hit.correct ? "card correct" : "card" },
+      h(
+        "a",
+        { href: leadsTo(hit) },
+        h(
+          "span",
+          { class: "frame" },
+          photo(hit, { eager: at < 12, captioned: true }),
+          hit.correct && tick(),
+        ),
+        h(
+          "span",
+          { class: "below" },
+          hit.score !== undefined &&
+            h(
+              "span",
+              { class: "ranked" },
+              h("span", { class: "rank" }, `${at + 1}`),
+              scoreBar(hit.score, best),
+            ),
+          h("span", { class: "caption" }, extra(hit), hit.text || hit.id),
+        ),
+      ),
+    ),
+  );
+  return arrowKeys(h("ol", { class: "grid" }, ...cards), "a");
+}
+
+/** Sentences as a list of rows with scores. */
+export function sentenceList(hits, leadsTo, { extra = () => null } = {}) {
+  const best = bestScore(hits);
+  const rows = hits.map((hit, at) =>
+    h(
+      "li",
+      { class: hit.correct ? "correct" : null },
+      h(
+        "a",
+        { href: leadsTo(hit) },
+        h("span", { class: "rank" }, `${at + 1}`),
+        h("span", { class: "text" }, hit.text, hit.correct && tick(), extra(hit)),
+        hit.score !== undefined && scoreBar(hit.score, best),
+      ),
+    ),
+  );
+  return arrowKeys(h("ol", { class: "rows" }, ...rows), "a");
+}
+
+export function waitingCards(count) {
+  const card = () =>
+    h(
+      "li",
+      { class: "card waiting" },
+      h("span", { class: "frame" }),
+      h("span", { class: "below" }, h("i"), h("i")),
+    );
+  return h("ol", { class: "grid", "aria-hidden": "true" }, ...Array.from({ length: count }, card));
+}
+
+export function waitingRows(count) {
+  const row = () => h("li", { class: "waiting" }, h("i"));
+  return h("ol", { class: "rows", "aria-hidden": "true" }, ...Array.from({ length: count }, row));
+}
+
+/** Words of the query that the run has never seen. */
+export function unknownWords(words) {
+  if (!words?.length) return null;
+  const named = words.flatMap((word, at) => [at ? ", " : "", h("b", {}, word)]);
+  const plural = words.length > 1;
+  return h(
+    "p",
+    { class: "remark" },
+    icon("warning"),
+    h(
+      "span",
+      {},
+      ...named,
+      plural ? " are" : " is",
+      " not in the vocabulary of this run and ",
+      plural ? "were" : "was",
+      " left out.",
+    ),
+  );
+}
+
+/** The rank of the first correct answer, from 1; null where none is among the hits. */
+export function firstCorrect(hits) {
+  const at = hits.findIndex((hit) => hit.correct);
+  return at < 0 ? null : at + 1;
+}
+
+/** One line on an answer: how many, how long, how found, and where the first correct one is. */
+export function summary(answer, total, noun, teacher) {
+  const known = answer.hits.some((hit) => hit.correct !== null);
+  const rank = firstCorrect(answer.hits);
+  const line = [
+    `Best ${answer.hits.length} of ${total.toLocaleString("en")} ${noun}`,
+    seconds(answer.seconds),
+    answer.exact ? null : `proposed by ${teacher ?? "a teacher"}, ranked by this model`,
+    known && (rank ? `first correct at rank ${rank}` : "no correct one among them"),
+  ].filter(Boolean);
+  announce(`${line.join(", ")}.`);
+  return h("p", { class: "summary" }, line.join(" · "));
+}
+
+function seconds(value) {
+  return value < 1 ? `${Math.max(1, Math.round(1000 * value))} ms` : `${value.toFixed(1)} s`;
+}
+
+/** A button for more answers, where there are more; keeps what is shown. */
+export function moreButton(shown, possible, ask) {
+  if (shown >= possible) return null;
+  return h(
+    "button",
+    {
+      type: "button",
+      id: "more",
+      class: "more",
+      onclick: () => ask(Math.min(possible, 2 * shown)),
+    },
+    "Show more",
+  );
+}

@@ -1,0 +1,271 @@
+/**
+ * Compare two runs: the same query, two columns, correct answers ticked where they are known.
+ */
+
+import { ApiError } from "../api.js";
+import { address, number } from "../address.js";
+import { announce, h, icon } from "../dom.js";
+import {
+  failure,
+  firstCorrect,
+  heading,
+  load,
+  photo,
+  photoGrid,
+  sentenceList,
+  state,
+  unknownWords,
+  waitingCards,
+  waitingRows,
+} from "../parts.js";
+import { pick } from "../picker.js";
+import { imagesFor, photoOf, textsFor, uploadedFile } from "../queries.js";
+import { uploadedPicture } from "../uploaded.js";
+import { fillIn, sentenceForm } from "./photos.js";
+
+export const title = "Compare";
+
+const SHOWN = 12;
+
+export function show(page) {
+  const { run, parameters, status } = page;
+  const lead = "One query, two runs: what each finds, and where the correct answer is.";
+  if (status.runs.length < 2) {
+    page.root.append(
+      heading(title, lead),
+      state(
+        "compare",
+        "One run is served",
+        h("p", {}, "Give two to compare them, for example before and after round two:"),
+        h("code", {}, "aoq serve RUN OTHER"),
+      ),
+    );
+    return Promise.resolve();
+  }
+  const other =
+    status.runs.find((one) => one.name === parameters.other && one !== run) ??
+    status.runs.find((one) => one !== run);
+  const query = {
+    text: parameters.text ?? "",
+    number: number(parameters, "text_number"),
+    image: number(parameters, "image"),
+    upload: parameters.upload ?? null,
+  };
+  const place = h("section", { "aria-label": "Comparison" });
+  page.root.append(
+    heading(title, lead),
+    runChoices(page, run, other),
+    askLine(page, other, query),
+    place,
+  );
+  if (!query.text && query.number === null && query.image === null && !query.upload) {
+    place.append(
+      state(
+        "compare",
+        "Nothing to compare yet",
+        h(
+          "p",
+          {},
+          "Type a sentence, or pick a caption or a photo of the index: then the correct answers are ticked.",
+        ),
+      ),
+    );
+    return Promise.resolve();
+  }
+  return compared(page, place, [run, other], query);
+}
+
+function runChoices(page, run, other) {
+  const choice = (name, label, chosen, barred) =>
+    h(
+      "label",
+      {},
+      h("span", {}, label),
+      h(
+        "select",
+        {
+          id: name,
+          onchange: (event) =>
+            page.go("compare", { ...page.parameters, [name]: event.target.value }),
+        },
+        ...page.status.runs
+          .filter((one) => one !== barred)
+          .map((one) => h("option", { value: one.name, selected: one === chosen }, one.label)),
+      ),
+    );
+  const swap = () => page.go("compare", { ...page.parameters, run: other.name, other: run.name });
+  return h(
+    "div",
+    { class: "choices-of-runs" },
+    choice("run", "Left", run, other),
+    h("button", { type: "button", id: "swap", onclick: swap }, icon("shuffle"), "Swap"),
+    choice("other", "Right", other, run),
+  );
+}
+
+function askLine(page, other, query) {
+  const go = (parameters) =>
+    page.go("compare", { run: page.run.name, other: other.name, ...parameters });
+  const picked = (kind, parametersOf) => async () => {
+    const entry = await pick(page.run.name, kind);
+    if (entry) go(parametersOf(entry));
+  };
+  const caption = picked("text", (entry) => ({ text_number: entry.number, text: entry.text }));
+  const picture = picked("image", (entry) => ({ image: entry.number }));
+  return h(
+    "div",
+    { class: "ask-line" },
+    sentenceForm(
+      page,
+      query.image === null && !query.upload ? query.text : "",
+      (text) => go({ text }),
+      { button: "Compare" },
+    ),
+    h(
+      "div",
+      { class: "line" },
+      h(
+        "button",
+        { type: "button", id: "pick-caption", onclick: caption },
+        icon("sentences"),
+        "Pick a caption",
+      ),
+      h(
+        "button",
+        { type: "button", id: "pick-photo", onclick: picture },
+        icon("photos"),
+        "Pick a photo",
+      ),
+    ),
+  );
+}
+
+function compared(page, place, runs, query) {
+  const byPhoto = query.image !== null || Boolean(query.upload);
+  const waiting = () =>
+    h(
+      "div",
+      { class: "column" },
+      h("div", { class: "column-top waiting" }, h("i"), h("i")),
+      byPhoto ? waitingRows(SHOWN) : waitingCards(SHOWN),
+    );
+  return load(page, place, {
+    waiting: [
+      h("div", { class: "verdict waiting" }, h("i")),
+      h("div", { class: "columns" }, waiting(), waiting()),
+    ],
+    ask: () =>
+      Promise.all([
+        byPhoto ? shownPicture(page, query) : null,
+        ...runs.map((run) => answerOf(run, query, runs[0], byPhoto)),
+      ]),
+    show: ([picture, ...answers]) => {
+      const kind = byPhoto ? "sentences" : "photos";
+      if (!byPhoto) fillIn(answers.find((answer) => answer.query)?.query.text ?? "");
+      const sentence = verdict(answers, runs, kind);
+      announce(sentence);
+      const found = answers.map((answer) => new Set(answer.hits?.map((hit) => hit.id)));
+      const columns = answers.map((answer, at) =>
+        column(runs[at], answer, found[1 - at], query, byPhoto),
+      );
+      return [
+        h("div", { class: "verdict" }, picture, h("p", {}, sentence)),
+        h("div", { class: `columns ${kind}` }, ...columns),
+      ];
+    },
+  });
+}
+
+async function shownPicture(page, query) {
+  if (query.upload) return uploadedPicture(uploadedFile(query.upload));
+  return photo(await photoOf(page.run.name, query.image), { eager: true });
+}
+
+/** A run's answer, or its error: one run that fails does not hide what the other found. */
+async function answerOf(run, query, first, byPhoto) {
+  try {
+    if (!byPhoto) return await imagesFor(run.name, query, SHOWN);
+    if (query.image !== null && run !== first) await sameImage(run, first, query.image);
+    return await textsFor(run.name, query, SHOWN);
+  } catch (error) {
+    if (error instanceof ApiError) return { error };
+    throw error;
+  }
+}
+
+async function sameImage(run, first, image) {
+  const [here, there] = await Promise.all([run, first].map((one) => photoOf(one.name, image)));
+  if (here.id !== there.id)
+    throw new ApiError(
+      `The index of ${run.label} holds another data set, so this photo cannot be its query; upload the photo instead.`,
+      404,
+    );
+}
+
+/** What the two answers have in common, and which has the correct one further up, as a sentence. */
+function verdict(answers, runs, kind) {
+  if (answers.some((answer) => answer.error))
+    return "There is nothing to compare where a run gives no answer.";
+  const [left, right] = answers.map((answer) => answer.hits);
+  const ids = new Set(right.map((hit) => hit.id));
+  const shared = left.filter((hit) => ids.has(hit.id)).length;
+  const common = `${shared} of the first ${left.length} ${kind} are in both.`;
+  if (![...left, ...right].some((hit) => hit.correct !== null)) return common;
+  return `${rankVerdict(firstCorrect(left), firstCorrect(right), runs)} ${common}`;
+}
+
+function rankVerdict(left, right, runs) {
+  if (left === right)
+    return left === null
+      ? `Neither has a correct answer among its first ${SHOWN}.`
+      : `Both have a correct answer at rank ${left}.`;
+  const [winner, better, worse] =
+    right === null || (left !== null && left < right)
+      ? [runs[0], left, right]
+      : [runs[1], right, left];
+  const than =
+    worse === null ? `the other not among its first ${SHOWN}` : `the other at rank ${worse}`;
+  return `${winner.label} has its first correct answer at rank ${better}, ${than}.`;
+}
+
+function column(run, answer, elsewhere, query, byPhoto) {
+  const top = h(
+    "div",
+    { class: "column-top" },
+    h("h2", {}, run.label),
+    h("p", {}, answer.error ? run.model : standing(answer.hits, run)),
+  );
+  if (answer.error) return h("div", { class: "column" }, top, h("div", {}, failure(answer.error)));
+  const extra = (hit) => !elsewhere.has(hit.id) && h("span", { class: "only" }, "only here");
+  const list = byPhoto
+    ? sentenceList(
+        answer.hits,
+        (hit) =>
+          address("photo", {
+            run: run.name,
+            image: query.image,
+            upload: query.upload,
+            text_number: hit.number,
+            text: hit.text,
+          }),
+        { extra },
+      )
+    : photoGrid(
+        answer.hits,
+        (hit) =>
+          address("photo", {
+            run: run.name,
+            image: hit.number,
+            text: answer.query.text,
+            text_number: answer.query.number,
+          }),
+        { extra },
+      );
+  return h("div", { class: "column" }, top, h("div", {}, unknownWords(answer.unknown_words), list));
+}
+
+function standing(hits, run) {
+  if (!hits.some((hit) => hit.correct !== null)) return run.model;
+  const rank = firstCorrect(hits);
+  return rank ? `first correct at rank ${rank}` : `no correct one in the first ${hits.length}`;
+}

@@ -1,0 +1,243 @@
+/**
+ * A run: its curves, its results beside those of the other runs served, and its settings.
+ */
+
+import { ofRun } from "../api.js";
+import { chart, legend } from "../chart.js";
+import { h, icon } from "../dom.js";
+import { heading, load } from "../parts.js";
+
+export const title = "Run";
+
+// Key in the results, heading, group, digits, and whether higher is better.
+const COLUMNS = [
+  ["i2t_r1", "R@1", "Sentences for a photo", 1, true],
+  ["i2t_r5", "R@5", "Sentences for a photo", 1, true],
+  ["i2t_r10", "R@10", "Sentences for a photo", 1, true],
+  ["i2t_median_rank", "median", "Sentences for a photo", 0, false],
+  ["t2i_r1", "R@1", "Photos for a sentence", 1, true],
+  ["t2i_r5", "R@5", "Photos for a sentence", 1, true],
+  ["t2i_r10", "R@10", "Photos for a sentence", 1, true],
+  ["t2i_median_rank", "median", "Photos for a sentence", 0, false],
+  ["rsum", "rsum", "", 1, true],
+];
+const PANELS = [
+  ["rsum", "rsum: the six recalls together"],
+  ["i2t_r1", "R@1, sentences for a photo"],
+  ["t2i_r1", "R@1, photos for a sentence"],
+];
+
+export function show(page) {
+  const { run, status } = page;
+  const results = h("section", { "aria-label": "Results" });
+  const curves = h("section", { "aria-label": "Curves" });
+  const settings = h("section", { "aria-label": "Settings" });
+  page.root.append(heading(run.label, facts(run)), results, curves, settings);
+  const asked = () => ofRun(run.name, "results");
+  const others = status.runs.filter((one) => one !== run && one.test);
+  return Promise.all([
+    load(page, results, {
+      waiting: [blank()],
+      ask: asked,
+      show: (answer) => resultTables(run, answer.results, others),
+    }),
+    load(page, curves, {
+      waiting: [h("div", { class: "charts tall" }, blank(), blank(), blank())],
+      ask: () => ofRun(run.name, "curves"),
+      show: ({ rounds }) => drawnCurves(rounds),
+    }),
+    load(page, settings, {
+      waiting: [blank()],
+      ask: asked,
+      show: (answer) => settingsTable(answer.settings),
+    }),
+  ]);
+}
+
+function facts(run) {
+  const found = run.exact
+    ? "searched exactly"
+    : `proposed by ${run.teacher ?? "a teacher"}, ranked by the model`;
+  return `${run.model.toUpperCase()} · ${run.images.toLocaleString("en")} photos and ${run.texts.toLocaleString("en")} sentences in the index, ${found}`;
+}
+
+function blank() {
+  return h("div", { class: "blank waiting" }, h("i"));
+}
+
+function resultTables(run, results, others) {
+  const title = h("h2", {}, "Results");
+  if (!results.length)
+    return [
+      title,
+      h(
+        "p",
+        { class: "state" },
+        "This run has not been evaluated: ",
+        h("code", {}, "aoq evaluate RUN"),
+        " does it.",
+      ),
+    ];
+  const rows = [
+    ...results.map((result) => [`${run.label}, ${result.split}`, result]),
+    ...others.map((other) => [`${other.label}, test`, other.test]),
+  ];
+  return [
+    title,
+    h(
+      "p",
+      { class: "lead" },
+      "Recalls in percent, ranks from 1; the best of the test split in bold.",
+    ),
+    metricTable(rows),
+  ];
+}
+
+function metricTable(rows) {
+  const present = COLUMNS.filter(([key]) =>
+    rows.some(([, row]) => row[key] !== undefined && row[key] !== null),
+  );
+  const groups = [...new Set(present.map(([, , group]) => group))];
+  const test = rows.filter(([name]) => name.endsWith(", test")).map(([, row]) => row);
+  const bestOf = ([key, , , , higher]) =>
+    test.length > 1 ? (higher ? Math.max : Math.min)(...test.map((row) => row[key])) : null;
+  const cell = (row, column) =>
+    h(
+      "td",
+      { class: test.includes(row) && row[column[0]] === bestOf(column) ? "best" : null },
+      typeof row[column[0]] === "number" ? row[column[0]].toFixed(column[3]) : "–",
+    );
+  return h(
+    "div",
+    { class: "wide-table", tabindex: 0, role: "region", "aria-label": "Table of results" },
+    h(
+      "table",
+      {},
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          h("td"),
+          ...groups.map((group) =>
+            h(
+              "th",
+              { colspan: present.filter(([, , own]) => own === group).length, scope: "colgroup" },
+              group,
+            ),
+          ),
+        ),
+        h(
+          "tr",
+          {},
+          h("th", { scope: "col" }, "run and split"),
+          ...present.map(([, name]) => h("th", { scope: "col" }, name)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        ...rows.map(([name, row]) =>
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row" }, name),
+            ...present.map((column) => cell(row, column)),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
+function drawnCurves(rounds) {
+  const trained = rounds.filter((round) => round.epochs.length);
+  const title = h("h2", {}, "Curves");
+  if (!trained.length)
+    return [
+      title,
+      h(
+        "div",
+        { class: "state" },
+        icon("run"),
+        h("p", {}, "This run has no record of its training."),
+      ),
+    ];
+  const points = (round, key) =>
+    round.epochs
+      .filter((epoch) => typeof epoch[key] === "number")
+      .map((epoch) => [epoch.epoch, epoch[key]]);
+  const panels = PANELS.map(([key, name]) => [
+    name,
+    trained
+      .map((round) => ({ name: spoken(round.name), points: points(round, key) }))
+      .filter((line) => line.points.length),
+  ]).filter(([, lines]) => lines.length);
+  return [
+    title,
+    h("p", { class: "lead" }, "On the dev split after each epoch."),
+    legend(trained.map((round) => spoken(round.name))),
+    h("div", { class: "charts" }, ...panels.map(([name, lines]) => chart(name, lines))),
+    h("details", { class: "origin" }, h("summary", {}, "The same as a table"), epochTable(trained)),
+  ];
+}
+
+function spoken(name) {
+  const words = name.replaceAll("-", " ");
+  return words[0].toUpperCase() + words.slice(1);
+}
+
+function epochTable(rounds) {
+  const keys = [...PANELS.map(([key]) => key), "loss"];
+  const number = (value) => (typeof value === "number" ? value.toFixed(1) : "–");
+  const rows = rounds.flatMap((round) =>
+    round.epochs.map((epoch) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, spoken(round.name)),
+        h("td", {}, String(epoch.epoch)),
+        ...keys.map((key) => h("td", {}, number(epoch[key]))),
+      ),
+    ),
+  );
+  return h(
+    "div",
+    { class: "wide-table", tabindex: 0, role: "region", "aria-label": "Figures of each epoch" },
+    h(
+      "table",
+      {},
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ...["round", "epoch", "rsum", "sentences R@1", "photos R@1", "loss"].map((name) =>
+            h("th", { scope: "col" }, name),
+          ),
+        ),
+      ),
+      h("tbody", {}, ...rows),
+    ),
+  );
+}
+
+function settingsTable(settings) {
+  const rows = Object.entries(settings).map(([name, value]) =>
+    h(
+      "div",
+      {},
+      h("dt", {}, name),
+      h("dd", {}, typeof value === "string" ? value : JSON.stringify(value)),
+    ),
+  );
+  if (!rows.length)
+    return [h("h2", {}, "Settings"), h("p", { class: "lead" }, "All as in the paper.")];
+  return [
+    h("h2", {}, "Settings"),
+    h("p", { class: "lead" }, "Those that differ from the paper's."),
+    h("dl", { class: "settings" }, ...rows),
+  ];
+}

@@ -1,0 +1,132 @@
+/**
+ * Find sentences: a photo, uploaded or of the index, and the sentences that fit it best.
+ */
+
+import { address, number } from "../address.js";
+import { h, icon } from "../dom.js";
+import {
+  failure,
+  heading,
+  load,
+  moreButton,
+  photo,
+  sentenceList,
+  state,
+  summary,
+  waitingRows,
+} from "../parts.js";
+import { pick } from "../picker.js";
+import { keepUpload, photoOf, textsFor, uploadedFile } from "../queries.js";
+import { uploadedPicture } from "../uploaded.js";
+
+export const title = "Find sentences";
+
+const SHOWN = 12;
+
+export function show(page) {
+  const { run, parameters } = page;
+  const query = { image: number(parameters, "image"), upload: parameters.upload ?? null };
+  const place = h("section", { "aria-label": "Sentences found", class: "answers" });
+  const chooser = photoChooser(page, query, place);
+  page.root.append(
+    heading(title, `Choose a photo. ${run.texts.toLocaleString("en")} sentences are searched.`),
+    h("div", { class: "beside" }, chooser, place),
+  );
+  if (query.image === null && !query.upload) {
+    place.append(
+      state(
+        "sentences",
+        "No photo yet",
+        h(
+          "p",
+          {},
+          "Upload one, drop or paste it here, or pick one of the index: the sentences that belong to it are then ticked.",
+        ),
+      ),
+    );
+    return Promise.resolve();
+  }
+  return found(page, place, query, number(parameters, "top") || SHOWN);
+}
+
+function found(page, place, query, top) {
+  const { run } = page;
+  return load(page, place, {
+    waiting: [h("p", { class: "summary" }, "Searching…"), waitingRows(top)],
+    ask: () => textsFor(run.name, query, Math.min(top, page.status.limits.top)),
+    show: (answer) => {
+      const leadsTo = (hit) =>
+        address("photo", { run: run.name, ...query, text_number: hit.number, text: hit.text });
+      return [
+        summary(answer, run.texts, "sentences", run.teacher),
+        sentenceList(answer.hits, leadsTo),
+        moreButton(answer.hits.length, Math.min(run.texts, page.status.limits.top), (more) =>
+          page.go("sentences", { ...query, top: more }, { replace: true }),
+        ),
+      ].filter(Boolean);
+    },
+  });
+}
+
+/** The chosen photo, and the ways to choose another: button, drop, paste, index. */
+function photoChooser(page, query, place) {
+  const take = (file) => {
+    const limit = page.status.limits.upload_bytes;
+    if (file.size <= limit) return page.go("sentences", { upload: keepUpload(file) });
+    const sentence = `${file.name} has ${megabytes(file.size)}; at most ${megabytes(limit)} are taken. Choose a smaller picture.`;
+    return place.replaceChildren(failure(new Error(sentence)));
+  };
+  const input = h("input", {
+    type: "file",
+    id: "picture",
+    class: "unseen",
+    accept: "image/*",
+    onchange: () => input.files[0] && take(input.files[0]),
+  });
+  const choose = async () => {
+    const entry = await pick(page.run.name, "image");
+    if (entry) page.go("sentences", { image: entry.number });
+  };
+  const zone = h(
+    "div",
+    { class: "chooser" },
+    h("div", { class: "frame wide" }, ...chosenPicture(page, query)),
+    h(
+      "div",
+      { class: "line" },
+      input,
+      h("label", { class: "button strong", for: "picture" }, icon("upload"), "Upload a photo"),
+      h("button", { type: "button", id: "pick", onclick: choose }, icon("photos"), "Pick one"),
+    ),
+    h("p", { class: "hint" }, "You can also drop a picture here or paste one."),
+  );
+  listen(page, zone, take);
+  return zone;
+}
+
+function chosenPicture(page, query) {
+  if (query.upload) return [uploadedPicture(uploadedFile(query.upload))];
+  if (query.image === null)
+    return [h("span", { class: "no-picture" }, icon("photos"), "Drop a photo")];
+  const frame = h("div", { class: "fills" });
+  load(page, frame, {
+    ask: () => photoOf(page.run.name, query.image),
+    show: (entry) => [photo(entry, { size: "full", eager: true })],
+  });
+  return [frame];
+}
+
+function listen(page, zone, take) {
+  const dragged = (event) => {
+    event.preventDefault();
+    zone.classList.toggle("dropping", event.type === "dragover");
+    if (event.type === "drop" && event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
+  };
+  for (const type of ["dragover", "dragleave", "drop"]) zone.addEventListener(type, dragged);
+  const pasted = (event) => event.clipboardData?.files[0] && take(event.clipboardData.files[0]);
+  document.addEventListener("paste", pasted, { signal: page.signal });
+}
+
+function megabytes(bytes) {
+  return `${(bytes / 1e6).toFixed(1)} MB`;
+}

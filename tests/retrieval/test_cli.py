@@ -1,0 +1,204 @@
+"""`aoq index`, `search`, `score` and `encode` as people use them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from aoq.cli import app
+from aoq.errors import UserError
+from aoq.retrieval.encoder import QueryEncoder
+from aoq.retrieval.index import Index
+from tests.retrieval.conftest import draw_photo
+from tests.test_cli import aoq
+
+
+def run_here(*arguments):
+    """The command in this process: quicker than one of its own."""
+    app(
+        [str(argument) for argument in arguments], exit_on_error=False, result_action="return_value"
+    )
+
+
+@pytest.fixture
+def run(world, tmp_path):
+    ignored = shutil.ignore_patterns("index", "encodings")
+    return shutil.copytree(world.runs["vse"], tmp_path / "run", ignore=ignored)
+
+
+def test_index_then_search_from_the_shell(run, world):
+    made = aoq("index", run, "--splits", "dev", "test")
+    assert made.returncode == 0, made.stderr
+    assert "indexed 10 images and" in made.stderr
+    assert f"next: aoq search {run}" in made.stderr
+    found = aoq("search", run, "a red ball", "--top", 3, "--json")
+    assert found.returncode == 0, found.stderr
+    answer = json.loads(found.stdout)
+    assert answer["query"] == {"text": "a red ball", "image": None}
+    assert answer["exact"] is True
+    assert answer["unknown_words"] == ["a"]
+    assert "does not know these words, and so did not see them: a" in found.stderr
+    assert [hit["rank"] for hit in answer["hits"]] == [1, 2, 3]
+    for hit in answer["hits"]:
+        assert hit["picture"] == str(world.photos / hit["id"])
+
+
+def test_a_search_prints_a_row_a_hit_and_a_picture_finds_texts(world, matchers, capsys):
+    run_here("search", world.runs["vse"], "red ball", "--top", 4)
+    lines = capsys.readouterr().out.splitlines()
+    best = matchers["vse"].search("red ball", top=4).hits
+    assert lines[0].split() == ["rank", "score", "image", "caption", "picture"]
+    for line, hit in zip(lines[2:], best, strict=True):
+        for part in (f"{hit.score:.4f}", hit.id, str(hit.picture), hit.text):
+            assert part in line
+    picture = world.photos / "test-1.png"
+    run_here("search", world.runs["vse"], "--image", picture, "--top", 4)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["rank", "score", "text", "caption"]
+    assert best[0].id not in lines[0]
+    assert len(lines) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["search", "RUN"], "a sentence or a picture"),
+        (["search", "RUN", "red", "--image", "x.jpg"], "a sentence or a picture"),
+        (["search", "RUN", "zebra"], "knows no word of this text"),
+        (["search", "RUN", "red", "--index", "nowhere"], "nowhere does not exist"),
+        (["search", "RUN", "--image", "nowhere.jpg"], "nowhere.jpg"),
+        (["score", "RUN", "x.jpg"], "no text is given"),
+        (["score", "RUN", "x.jpg", "zebra"], "knows no word"),
+        (["index", "RUN", "--without-data"], "name some"),
+        (["index", "RUN", "--proposals", "3", "--force"], "name one with --teacher"),
+        (["index", "RUN", "--proposals", "3"], "has no teacher"),
+        (["index", "RUN", "--add", "x", "--force"], "leave all but --out out"),
+        (["index", "RUN"], "exists already"),
+        (["encode", "RUN", "--out", "x.npy"], "give one of the two"),
+        (["encode", "RUN", "--texts", "x.txt", "--out", "x.txt"], "neither .npy nor .safetensors"),
+        (["encode", "RUN", "--texts", "nowhere.txt", "--out", "x.npy"], "nowhere.txt"),
+    ],
+)
+@pytest.mark.usefixtures("matchers")
+def test_what_cannot_be_done_is_refused_with_a_sentence(world, arguments, sentence):
+    run = str(world.runs["vse"])
+    with pytest.raises(UserError, match=sentence):
+        run_here(*[run if argument == "RUN" else argument for argument in arguments])
+
+
+@pytest.mark.parametrize("name", ["vsrn", "bfan"])
+def test_scores_of_a_picture_need_no_index(world, matchers, name, capsys):
+    picture = world.photos / "train-3.png"
+    texts = ["red ball", "two small zebra cup"]
+    expected = matchers[name].score(picture, texts)
+    run_here("score", world.runs[name], picture, *texts, "--json")
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["text"] for row in shown["scores"]] == texts
+    assert [row["unknown_words"] for row in shown["scores"]] == [[], ["zebra"]]
+    assert [row["score"] for row in shown["scores"]] == pytest.approx(expected, abs=1e-5)
+    run_here("score", world.runs[name], picture, *texts)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == [
+        f"{score:.4f}" for score in sorted(expected, reverse=True)
+    ]
+
+
+def test_an_index_with_photos_is_made_and_added_to(run, tmp_path, capsys):
+    draw_photo(tmp_path / "album" / "one.png", seed=100)
+    draw_photo(tmp_path / "later" / "two.png", seed=101)
+    run_here("index", run, "--pictures", tmp_path / "album", "--without-data")
+    assert "indexed 1 images and 0 texts" in capsys.readouterr().err
+    run_here("index", run, "--add", tmp_path / "later")
+    assert "added 1 photos" in capsys.readouterr().err
+    run_here("index", run, "--add", tmp_path / "later")
+    assert "added 0 photos" in capsys.readouterr().err
+    assert [image.id for image in Index.open(run / "index").images] == ["one.png", "two.png"]
+
+
+def test_a_teacher_s_recall_is_told_and_a_model_without_one_is_called_slow(world, tmp_path, capsys):
+    bfan, vse = world.runs["bfan"], world.runs["vse"]
+    run_here("index", bfan, "--out", tmp_path / "slow", "--splits", "test")
+    assert "exact but slow" in capsys.readouterr().err
+    run_here("index", bfan, "--teacher", vse, "--proposals", 2, "--out", tmp_path / "quick")
+    told = capsys.readouterr().err
+    assert "images of a text: 2 proposals give" in told
+    assert "texts of an image: 2 proposals give" in told
+    run_here("index", bfan, "--proposals", 100, "--out", tmp_path / "quick")
+    assert (
+        "100 proposals give 100.0% of the first, 100.0% of the first 5" in capsys.readouterr().err
+    )
+
+
+# Vectors
+
+
+def write_lines(path, *lines):
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_vectors_of_texts_as_an_array_with_their_ids_beside(world, tmp_path):
+    lines = write_lines(tmp_path / "texts.txt", "red ball", "two small cups left", "blue tree")
+    out = tmp_path / "texts.npy"
+    run_here("encode", world.runs["vsrn"], "--texts", lines, "--out", out)
+    ids = json.loads((tmp_path / "texts.json").read_text())
+    assert ids == ["red ball", "two small cups left", "blue tree"]
+    expected = QueryEncoder.load(world.runs["vsrn"]).encode_texts(ids).vectors
+    np.testing.assert_allclose(np.load(out), expected, atol=1e-6)
+
+
+def test_vectors_of_words_are_packed_one_text_after_the_other(world, tmp_path):
+    lines = write_lines(tmp_path / "texts.txt", "red ball", "two small cups left")
+    out = tmp_path / "texts.safetensors"
+    run_here("encode", world.runs["bfan"], "--texts", lines, "--out", out)
+    encoder = QueryEncoder.load(world.runs["bfan"])
+    with safe_open(out, framework="np") as file:
+        vectors, lengths, about = (
+            file.get_tensor("vectors"),
+            file.get_tensor("lengths"),
+            file.metadata(),
+        )
+    assert lengths.tolist() == [4, 6]
+    assert json.loads(about["ids"]) == ["red ball", "two small cups left"]
+    assert (about["kind"], about["model"]) == ("texts", encoder.model_hash)
+    for text, words in zip(json.loads(about["ids"]), np.split(vectors, [4]), strict=True):
+        np.testing.assert_allclose(words, encoder.encode_texts([text]).vectors[0], atol=1e-6)
+    with pytest.raises(UserError, match="a vector a word"):
+        run_here("encode", world.runs["bfan"], "--texts", lines, "--out", tmp_path / "texts.npy")
+
+
+@pytest.mark.parametrize("name", ["vse", "bfan"])
+@pytest.mark.parametrize("ending", ["npy", "safetensors"])
+def test_vectors_of_pictures_are_those_of_the_index(world, matchers, tmp_path, name, ending):
+    out = tmp_path / f"pictures.{ending}"
+    run_here("encode", world.runs[name], "--pictures", world.photos, "--out", out)
+    if ending == "npy":
+        vectors, ids = np.load(out), json.loads(out.with_suffix(".json").read_text())
+    else:
+        with safe_open(out, framework="np") as file:
+            vectors, ids = file.get_tensor("vectors"), json.loads(file.metadata()["ids"])
+    images = {image.id: image.number for image in matchers[name].index.images}
+    assert sorted(ids) == sorted(images)
+    stored = matchers[name].index.rows("images")[:].vectors
+    np.testing.assert_allclose(vectors, stored[[images[one] for one in ids]], atol=1e-5)
+
+
+def test_files_are_replaced_only_if_asked_for_and_odd_texts_are_told(world, tmp_path, capsys):
+    lines = write_lines(tmp_path / "texts.txt", "red ball", "zebra")
+    out = tmp_path / "texts.npy"
+    command = ["encode", world.runs["vse"], "--texts", lines, "--out", out]
+    run_here(*command)
+    assert "1 texts are made of unknown words only, first line 2" in capsys.readouterr().err
+    with pytest.raises(UserError, match="--force"):
+        run_here(*command)
+    write_lines(lines, "red", "", "ball", "")
+    with pytest.raises(UserError, match="line 2: it has no words"):
+        run_here(*command, "--force")
+    assert len(np.load(out)) == 2
+    lines.write_text("")
+    with pytest.raises(UserError, match="is empty"):
+        run_here(*command, "--force")

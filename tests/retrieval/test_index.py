@@ -1,0 +1,408 @@
+"""Indexes: whole or absent, of one model, and the same whichever way photos got in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from aoq.data.dataset import open_dataset
+from aoq.errors import UserError
+from aoq.retrieval.index import Index
+from aoq.retrieval.indexing import (
+    Contents,
+    Proposing,
+    add_photos,
+    build_index,
+    change_proposals,
+)
+from aoq.retrieval.matcher import Matcher
+from aoq.training.inputs import open_training_data
+from aoq.training.trained import evaluate_run, kept_encodings, mine_run
+from aoq.training.two_rounds import run_recipe, train_round
+from tests.conftest import write_precomp
+from tests.retrieval.conftest import SIZES, draw_photo
+from tests.training.test_round import small_recipe
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(world, tmp_path):
+    """A copy of the cheapest run, without an index, to do anything with."""
+    return copied(world.runs["vse"], tmp_path / "run")
+
+
+def copied(run, to):
+    return shutil.copytree(run, to, ignore=shutil.ignore_patterns("index", "encodings"))
+
+
+@pytest.fixture
+def album(world, tmp_path):
+    """Two photos that are nowhere else, one of them twice, and one of the data set."""
+    folder = tmp_path / "album"
+    draw_photo(folder / "one.png", seed=100)
+    draw_photo(folder / "more" / "two.png", seed=101)
+    shutil.copy(folder / "one.png", folder / "more" / "one again.png")
+    shutil.copy(world.photos / "test-0.png", folder / "known.png")
+    return folder
+
+
+def names(index):
+    return [image.id for image in index.images]
+
+
+def vectors(index, kind):
+    return index.rows(kind)[:].vectors
+
+
+# What is in it
+
+
+def test_an_index_holds_all_splits_in_order(world, run):
+    index = build_index(run)
+    assert index.folder == run / "index"
+    assert [part.name for part in index.manifest.parts] == ["train", "dev", "test"]
+    datasets = [open_dataset(world.data, split) for split in SIZES]
+    assert names(index) == [name for dataset in datasets for name in dataset.image_ids]
+    assert [text.text for text in index.texts] == [
+        caption for dataset in datasets for caption in dataset.captions
+    ]
+    assert index.manifest.fingerprints == {d.split: d.fingerprint for d in datasets}
+    assert index.manifest.data == str(world.data)
+
+
+def test_an_index_can_hold_some_splits_only_and_keeps_what_is_known_of_the_model(run):
+    result = evaluate_run(run, split="test")
+    index = build_index(run, Contents(splits=["test"]))
+    assert len(index.images) == SIZES["test"]
+    assert index.manifest.results["test"]["rsum"] == pytest.approx(result.rsum, abs=1e-3)
+    with pytest.raises(UserError, match="no split 'nowhere'"):
+        build_index(run, Contents(splits=["nowhere"]), force=True)
+    assert Index.open(run / "index").manifest == index.manifest
+
+
+def test_the_last_round_of_a_run_is_indexed_and_found_by_either_name(world, tmp_path):
+    run_recipe(tmp_path / "run", small_recipe(world.data))
+    index = build_index(tmp_path / "run", Contents(splits=["test"]))
+    assert index.folder == tmp_path / "run" / "round-two" / "index"
+    for name in ("run", "run/round-two"):
+        matcher = Matcher.load(tmp_path / name)
+        assert matcher.run == tmp_path / "run" / "round-two"
+        assert matcher.name == "run-round-two"
+
+
+def test_what_mining_encoded_is_taken_over_and_not_encoded_again(world, run, monkeypatch):
+    alone = build_index(run, out=run / "alone")
+    mine_run(run, run / "lists.safetensors")
+    assert kept_encodings(run, open_dataset(world.data, "train")).is_dir()
+    encoded = []
+    real = type(open_training_data(small_recipe(world.data)).train).regions
+    monkeypatch.setattr(
+        "aoq.data.collate.Collator.regions",
+        lambda self, ids: encoded.append(self.dataset.split) or real(self, ids),
+    )
+    index = build_index(run)
+    assert set(encoded) == {"dev", "test"}
+    assert torch.equal(vectors(index, "images"), vectors(alone, "images"))
+
+
+def test_a_precomp_folder_can_be_searched_in_words_but_pictures_cannot_be_read(tmp_path):
+    recipe = small_recipe(write_precomp(tmp_path / "precomp"))
+    train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+    build_index(tmp_path / "run")
+    matcher = Matcher.load(tmp_path / "run")
+    assert len(matcher.search("red ball", top=3).hits) == 3
+    with pytest.raises(UserError, match="cannot read pictures"):
+        matcher.texts_for(draw_photo(tmp_path / "photo.png", seed=1))
+
+
+# Photos
+
+
+def test_adding_photos_gives_what_indexing_them_at_once_gives(run, album):
+    before = build_index(run, out=run / "later")
+    added = add_photos(run, album, index=run / "later")
+    assert (added.added, added.present) == (2, 2)
+    later = Index.open(run / "later")
+    at_once = build_index(run, Contents(pictures=[album]))
+    assert later.images == at_once.images
+    assert names(later) == [*names(before), "more/one again.png", "more/two.png"]
+    assert torch.equal(vectors(later, "images"), vectors(at_once, "images"))
+    assert later.images[-1].texts == ()
+    assert later.images[-1].split is None
+
+
+def test_photos_that_are_there_are_not_added_twice(run, album):
+    build_index(run)
+    add_photos(run, album)
+    once = Index.open(run / "index")
+    again = add_photos(run, album)
+    assert (again.added, again.present) == (0, 4)
+    assert Index.open(run / "index").manifest == once.manifest
+    draw_photo(album / "three.png", seed=102)
+    assert add_photos(run, album).added == 1
+    assert names(Index.open(run / "index")) == [*names(once), "three.png"]
+
+
+def test_photos_alone_can_be_indexed_and_have_no_texts_to_find(run, album):
+    index = build_index(run, Contents(with_data=False, pictures=[album]))
+    matcher = Matcher.load(run)
+    assert sorted(hit.id for hit in matcher.search("red ball").hits) == sorted(names(index))
+    assert all(hit.text == "" for hit in matcher.search("red ball").hits)
+    with pytest.raises(UserError, match="holds no texts"):
+        matcher.texts_for(0)
+
+
+def test_a_photo_that_was_added_is_found_by_itself_like_any_image(world, tmp_path, album):
+    run = copied(world.runs["bfan"], tmp_path / "bfan")
+    build_index(run)
+    add_photos(run, album)
+    matcher = Matcher.load(run)
+    entry = matcher.index.images[-1]
+    encoded = matcher.encode_pictures([entry.picture]).vectors
+    torch.testing.assert_close(encoded[0], vectors(matcher.index, "images")[-1], atol=1e-5, rtol=0)
+    assert matcher.attention(entry.number, "red ball").boxes.shape == (4, 4)
+
+
+def test_pictures_that_cannot_be_used_are_left_out_and_named(run, album, capsys):
+    (album / "broken.jpg").write_bytes(b"no picture")
+    build_index(run)
+    assert add_photos(run, album).added == 2
+    assert "broken.jpg" in capsys.readouterr().err
+    (album.parent / "empty").mkdir()
+    with pytest.raises(UserError, match="empty"):
+        add_photos(run, album.parent / "empty")
+
+
+# Teachers
+
+
+def test_a_teacher_that_proposes_everything_has_a_recall_of_one(world, tmp_path):
+    run = copied(world.runs["bfan"], tmp_path / "bfan")
+    proposing = Proposing(teacher=world.runs["vse"], proposals=1000)
+    index = build_index(run, proposing=proposing)
+    perfect = {"r1": 1, "r5": 1, "r10": 1}
+    assert index.manifest.teacher.recall == {
+        "t2i": {"queries": len(index.texts), **perfect},
+        "i2t": {"queries": len(index.images), **perfect},
+    }
+
+
+def test_recall_is_the_share_of_the_exact_answers_that_is_found(world, tmp_path, matchers):
+    run = copied(world.runs["bfan"], tmp_path / "bfan")
+    build_index(run, proposing=Proposing(teacher=world.runs["vse"], proposals=12))
+    matcher, exact = Matcher.load(run), matchers["bfan"]
+    assert matcher.teacher == world.runs["vse"]
+    recall = matcher.index.manifest.teacher.recall
+    found = {depth: [] for depth in (1, 5, 10)}
+    for text in range(len(matcher.index.texts)):
+        answer = matcher.images_for(text, top=10)
+        assert not answer.exact
+        for depth, shares in found.items():
+            ids = {hit.number for hit in answer.hits[:depth]}
+            best = {hit.number for hit in exact.images_for(text, top=depth).hits}
+            shares.append(len(ids & best) / depth)
+    assert recall["t2i"]["queries"] == len(matcher.index.texts)
+    for depth, shares in found.items():
+        assert recall["t2i"][f"r{depth}"] == pytest.approx(np.mean(shares), abs=1e-3)
+    assert 0 < recall["t2i"]["r10"] < 1
+
+    more = change_proposals(run, 1000).manifest.teacher
+    assert more.proposals == 1000
+    assert more.recall["i2t"]["r10"] == 1
+    assert Matcher.load(run).search("red ball").exact
+
+
+def test_a_teacher_that_cannot_help_is_refused(world, tmp_path):
+    run = copied(world.runs["bfan"], tmp_path / "bfan")
+    with pytest.raises(UserError, match="as slow to score"):
+        build_index(run, proposing=Proposing(teacher=world.runs["scan"]))
+    with pytest.raises(UserError, match="without a teacher"):
+        build_index(world.runs["vse"], out=tmp_path / "x", proposing=Proposing(teacher=run))
+    build_index(run)
+    with pytest.raises(UserError, match="has no teacher"):
+        change_proposals(run, 3)
+    assert not (tmp_path / "x").exists()
+
+
+def test_photos_are_added_for_the_teacher_too(world, tmp_path, album):
+    run = copied(world.runs["bfan"], tmp_path / "bfan")
+    build_index(run, proposing=Proposing(teacher=world.runs["vse"], proposals=50))
+    add_photos(run, album)
+    matcher = Matcher.load(run)
+    assert len(matcher.search("red ball", top=100).hits) == len(matcher.index.images) == 24
+
+
+def test_a_teacher_that_changed_since_is_refused(world, tmp_path):
+    run, teacher = (copied(world.runs[name], tmp_path / name) for name in ("bfan", "vse"))
+    build_index(run, proposing=Proposing(teacher=teacher, sample=2))
+    shutil.copy(world.runs["vsrn"] / "vocabulary.json", teacher / "vocabulary.json")
+    path = teacher / "vocabulary.json"
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(UserError, match="another teacher"):
+        Matcher.load(run)
+
+
+# Refused
+
+
+def test_without_an_index_a_sentence_says_how_to_make_one(run):
+    with pytest.raises(UserError, match=f"aoq index {run}"):
+        Matcher.load(run)
+
+
+def test_an_index_is_never_replaced_unless_asked_for_and_nothing_else_ever_is(run):
+    build_index(run)
+    with pytest.raises(UserError, match="--force"):
+        build_index(run)
+    build_index(run, Contents(splits=["dev"]), force=True)
+    assert len(Index.open(run / "index").images) == SIZES["dev"]
+    (run.parent / "mine").mkdir()
+    (run.parent / "mine" / "diary.txt").write_text("dear diary")
+    with pytest.raises(UserError, match="is no index"):
+        build_index(run, out=run.parent / "mine", force=True)
+    assert [path.name for path in run.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_an_index_of_another_model_is_refused(world, run):
+    build_index(run)
+    other = world.runs["vsrn"]
+    with pytest.raises(UserError, match="another model"):
+        Matcher.load(other, index=run / "index")
+    with pytest.raises(UserError, match="another model"):
+        add_photos(other, world.photos, index=run / "index")
+
+
+def test_features_of_another_width_are_refused(run, precomp):
+    with pytest.raises(UserError, match="width 6"):
+        build_index(run, Contents(data=precomp))
+    assert not (run / "index").exists()
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def edit(**changes):
+    def apply(path):
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("index.json", cut),
+        ("index.json", edit(version=99)),
+        ("index.json", edit(parts=[])),
+        ("index.json", edit(parts=[{"name": "train"}])),
+        ("index.json", edit(surprise=1)),
+        ("index.json", edit(source={"grid": 77})),
+        ("index.json", lambda path: path.write_bytes(b"\xff\xfe")),
+        ("train/entries.json", cut),
+        ("train/entries.json", Path.unlink),
+        ("train/images-00000.safetensors", cut),
+        ("train/images-00000.safetensors", Path.unlink),
+        ("train/texts-00000.safetensors", lambda path: path.write_bytes(b"")),
+    ],
+)
+def test_a_damaged_index_is_refused_with_the_way_out(run, file, damage):
+    build_index(run)
+    damage(run / "index" / file)
+
+    def search():
+        matcher = Matcher.load(run)
+        matcher.search("red ball")
+        matcher.texts_for(0)
+
+    with pytest.raises(UserError, match=r"damaged .* `aoq index RUN --force`"):
+        search()
+
+
+def test_parts_of_an_index_lie_nowhere_else(run):
+    build_index(run)
+    path = run / "index" / "index.json"
+    path.write_text(path.read_text().replace('"name": "train"', '"name": "../index/train"'))
+    with pytest.raises(UserError, match="damaged"):
+        Index.open(run / "index")
+
+
+def test_images_of_other_splits_exchanged_are_noticed(run):
+    build_index(run)
+    train, dev = (run / "index" / split / "images-00000.safetensors" for split in ("train", "dev"))
+    shutil.copy(dev, train)
+    with pytest.raises(UserError, match="damaged"):
+        Matcher.load(run).search("red ball")
+
+
+# Killed
+
+DIES = """
+import os, signal, sys
+from pathlib import Path
+import {module} as module
+count = 0
+def dies(*arguments, _real=module.{function}, **options):
+    global count
+    count += 1
+    if count == {call}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _real(*arguments, **options)
+module.{function} = dies
+from aoq.cli import main
+main()
+"""
+
+
+def killed(moment, *arguments):
+    module, function, call = moment
+    code = DIES.format(module=module, function=function, call=call)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == -9, done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        ("aoq.scoring.stored", "save_file", 4),
+        pytest.param(("aoq.retrieval.indexing", "hash_file", 2), marks=pytest.mark.slow),
+    ],
+)
+def test_killed_while_writing_leaves_the_index_as_it_was_or_none(run, moment):
+    killed(moment, "index", run)
+    assert not (run / "index").exists()
+    before = build_index(run, Contents(splits=["dev"]))
+    killed(moment, "index", run, "--force")
+    assert Index.open(run / "index").images == before.images
+    assert len(build_index(run, force=True).images) == sum(SIZES.values())
+    assert [path for path in run.iterdir() if path.suffix == ".part"] == []
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(("aoq.scoring.stored", "save_file", 1), marks=pytest.mark.slow),
+        ("aoq.retrieval.index", "write_json", 1),
+    ],
+)
+def test_killed_while_photos_are_added_the_index_is_what_it_was(run, album, moment):
+    before = build_index(run)
+    killed(moment, "index", run, "--add", album)
+    index = Index.open(run / "index")
+    assert index.images == before.images
+    assert len(Matcher.load(run).search("red ball", top=100).hits) == len(before.images)
+    assert add_photos(run, album).added == 2
+    assert len(Index.open(run / "index").images) == len(before.images) + 2

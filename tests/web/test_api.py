@@ -1,0 +1,318 @@
+"""Every route of the API, held against what the matcher and the run's files say."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+import aoq
+from aoq.experiments.runs import RunSummary
+from aoq.mining.candidates import CandidateLists
+from aoq.retrieval.indexing import Contents, build_index
+from aoq.retrieval.matcher import Matcher
+from aoq.training.two_rounds import run_recipe
+from aoq.web.app import make_app
+from aoq.web.limits import Limits
+from aoq.web.refusals import RefusedError
+from aoq.web.uploads import Uploads
+from tests.conftest import write_precomp
+from tests.training.test_round import small_recipe
+from tests.web.conftest import picture_bytes
+
+VSRN, BFAN = "vsrn-round-two", "bfan-round-two"
+RUNS = pytest.mark.parametrize(("at", "run"), [(0, VSRN), (1, BFAN)], ids=["vsrn", "bfan"])
+
+
+def asked(client, path: str, status: int = 200, **parameters) -> dict:
+    answer = client.get(f"/api/runs/{path}", params=parameters)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_the_status_tells_runs_and_limits(client, matchers, served_runs):
+    status = client.get("/api/status").json()
+    assert status["version"] == aoq.__version__
+    assert status["limits"] == {
+        "upload_bytes": 10_000_000,
+        "pixels": 40_000_000,
+        "query_characters": 500,
+        "top": 100,
+    }
+    vsrn, bfan = status["runs"]
+    assert [vsrn["name"], bfan["name"]] == [VSRN, BFAN]
+    assert [vsrn["label"], bfan["label"]] == ["VSRN + AdapOffQuin", "BFAN + AdapOffQuin"]
+    assert (vsrn["images"], vsrn["texts"]) == (80, 400)
+    assert vsrn["splits"] == ["train", "dev", "test"]
+    assert vsrn["test"] == RunSummary.read(served_runs.vsrn).test
+    assert vsrn["has_negatives"]
+    assert bfan["has_negatives"]
+    assert not vsrn["has_attention"]
+    assert "one vector" in vsrn["attention_reason"]
+    assert bfan["has_attention"]
+    assert bfan["attention_reason"] is None
+
+
+@RUNS
+def test_images_for_a_sentence_are_the_matchers(client, matchers, at, run):
+    answer = asked(client, f"{run}/images", text="a red flower and a zyxxy", top=5)
+    expected = matchers[at].images_for("a red flower and a zyxxy", top=5)
+    assert answer["query"] == {"text": "a red flower and a zyxxy", "number": None}
+    assert [hit["number"] for hit in answer["hits"]] == [hit.number for hit in expected.hits]
+    assert [hit["score"] for hit in answer["hits"]] == pytest.approx(
+        [hit.score for hit in expected.hits], abs=1e-5
+    )
+    assert answer["unknown_words"] == ["zyxxy"]
+    assert answer["exact"]
+    assert {hit["correct"] for hit in answer["hits"]} == {None}
+
+
+@RUNS
+def test_images_for_a_text_of_the_index_are_ticked(client, matchers, at, run):
+    answer = asked(client, f"{run}/images", text_number=7, top=80)
+    text = matchers[at].index.texts[7]
+    assert answer["query"] == {"text": text.text, "number": 7}
+    correct = [hit["number"] for hit in answer["hits"] if hit["correct"]]
+    assert correct == list(text.images)
+    assert len(answer["hits"]) == 80
+
+
+@RUNS
+def test_texts_for_an_image_of_the_index_are_ticked(client, matchers, at, run):
+    answer = asked(client, f"{run}/texts", image=3, top=100)
+    expected = matchers[at].texts_for(3, top=100)
+    assert [hit["number"] for hit in answer["hits"]] == [hit.number for hit in expected.hits]
+    own = matchers[at].index.images[3].texts
+    assert all(hit["correct"] == (hit["number"] in own) for hit in answer["hits"])
+    assert answer["upload"] is None
+
+
+@RUNS
+def test_an_uploaded_picture_finds_what_its_image_in_the_index_finds(client, matchers, at, run):
+    image = matchers[at].index.images[3]
+    uploaded = client.post(
+        f"/api/runs/{run}/texts",
+        params={"top": 5},
+        files={"picture": image.picture.read_bytes()},
+    )
+    assert uploaded.status_code == 200, uploaded.text
+    indexed = asked(client, f"{run}/texts", image=3, top=5)
+    found = [(hit["number"], hit["text"]) for hit in uploaded.json()["hits"]]
+    assert found == [(hit["number"], hit["text"]) for hit in indexed["hits"]]
+    assert {hit["correct"] for hit in uploaded.json()["hits"]} == {None}
+
+
+def test_attention_is_the_matchers_for_numbers_words_and_uploads(client, matchers):
+    bfan = matchers[1]
+    text, picture = bfan.index.texts[15].text, bfan.index.images[3].picture
+    expected = bfan.attention(3, 15)
+    token = client.post(f"/api/runs/{BFAN}/texts", files={"picture": picture.read_bytes()}).json()
+    for shown in ({"image": 3}, {"upload": token["upload"]}):
+        for said in ({"text_number": 15}, {"text": text}):
+            answer = asked(client, f"{BFAN}/attention", **shown, **said)
+            assert [word["word"] for word in answer["words"]] == list(expected.words)
+            assert answer["boxes"] == expected.boxes.tolist()
+            for name in ("by_word", "by_region"):
+                given, wanted = answer[name], getattr(expected, name)
+                assert (given is None) == (wanted is None)
+                if given is not None:
+                    assert [x for row in given for x in row] == pytest.approx(
+                        wanted.ravel().tolist(), abs=1e-4
+                    )
+            assert answer["score"] == pytest.approx(bfan.score(3, [text])[0], abs=1e-4)
+
+
+def test_attention_names_unknown_words(client):
+    words = asked(client, f"{BFAN}/attention", image=3, text="a zyxxy")["words"]
+    assert words == [{"word": "a", "known": True}, {"word": "zyxxy", "known": False}]
+
+
+def test_a_model_without_attention_says_why(client):
+    assert "one vector" in asked(client, f"{VSRN}/attention", 409, image=3, text="a dog")["error"]
+
+
+@RUNS
+def test_negatives_are_those_of_the_lists(client, matchers, served_runs, at, run):
+    lists = CandidateLists.load(served_runs.vsrn / "candidates.safetensors")
+    index = matchers[at].index
+    answer = asked(client, f"{run}/negatives/image/3", depth=4)
+    assert answer["anchor"]["number"] == 3
+    assert [entry["number"] for entry in answer["positives"]] == list(index.images[3].texts)
+    # The training split is the first part of the index, so that numbers are the lists' own.
+    assert [entry["number"] for entry in answer["candidates"]] == lists.i2t[3, :4].tolist()
+    assert [entry["score"] for entry in answer["candidates"]] == pytest.approx(
+        lists.i2t_scores[3, :4].tolist()
+    )
+    assert ["rules", "none"] in answer["provenance"]
+    texts = asked(client, f"{run}/negatives/text/20", depth=4)
+    assert [entry["number"] for entry in texts["candidates"]] == lists.t2i[20, :4].tolist()
+    assert all(entry["picture"] for entry in texts["candidates"])
+
+
+def test_negatives_of_another_split_are_refused_with_the_reason(client):
+    refused = asked(client, f"{VSRN}/negatives/image/79", 404)
+    assert "training split" in refused["error"]
+
+
+def test_curves_are_those_of_both_rounds(client, served_runs):
+    vsrn = asked(client, f"{VSRN}/curves")["rounds"]
+    assert [shown["name"] for shown in vsrn] == ["round-one", "round-two"]
+    dev = RunSummary.read(served_runs.vsrn).dev
+    best = vsrn[1]["epochs"][dev.epoch - 1]
+    assert (best["epoch"], best["rsum"]) == (dev.epoch, dev.metrics["rsum"])
+    assert all(point["loss"] > 0 for shown in vsrn for point in shown["epochs"])
+    assert [shown["name"] for shown in asked(client, f"{BFAN}/curves")["rounds"]] == ["round-two"]
+
+
+def test_results_come_with_the_settings_that_are_not_the_papers(client, served_runs):
+    answer = asked(client, f"{BFAN}/results")
+    assert answer["settings"]["model.name"] == "bfan"
+    assert answer["settings"]["round_two.epochs"] == 2
+    assert "round_two.loss.alpha" not in answer["settings"]
+    assert not {"data", "candidates"} & answer["settings"].keys(), "places on this machine"
+    (result,) = answer["results"]
+    assert result == {"split": "test", **RunSummary.read(served_runs.bfan).test}
+
+
+def test_entries_are_listed_page_by_page(client, matchers):
+    pages = [
+        asked(client, f"{VSRN}/entries", kind="text", split="dev", offset=offset, limit=50)
+        for offset in (0, 50)
+    ]
+    assert [page["total"] for page in pages] == [80, 80]
+    listed = [entry["number"] for page in pages for entry in page["entries"]]
+    texts = matchers[0].index.texts
+    assert listed == [text.number for text in texts if text.split == "dev"]
+
+
+def test_entries_can_be_searched_by_the_beginnings_of_words(client, matchers):
+    found = asked(client, f"{VSRN}/entries", kind="text", query="RED flow", limit=100)
+    wanted = re.compile(r"(?=.*(^|\s)red)(?=.*\sflow)", re.IGNORECASE)
+    texts = matchers[0].index.texts
+    assert [entry["number"] for entry in found["entries"]] == [
+        text.number for text in texts if wanted.match(text.text)
+    ]
+    assert 0 < found["total"] < len(texts)
+
+
+def test_an_entry_comes_with_what_belongs_to_it(client, matchers):
+    index = matchers[0].index
+    image, text = index.images[3], index.texts[index.images[3].texts[-1]]
+    answer = asked(client, f"{VSRN}/entries/image/{image.number}")
+    assert answer["entry"]["id"] == image.id
+    assert [partner["number"] for partner in answer["partners"]] == list(image.texts)
+    assert answer["partners"][-1]["text"] == text.text
+    answer = asked(client, f"{VSRN}/entries/text/{text.number}")
+    assert answer["entry"]["text"] == text.text
+    assert [partner["id"] for partner in answer["partners"]] == [image.id]
+    refused = client.get(f"/api/runs/{VSRN}/entries/text/{len(index.texts)}")
+    assert refused.status_code == 404
+    assert "There is no text" in refused.json()["error"]
+
+
+def test_drawn_entries_are_the_same_for_the_same_seed(client):
+    def draw(seed):
+        drawn = asked(client, f"{VSRN}/entries", sample=seed, limit=12)
+        return [entry["number"] for entry in drawn["entries"]]
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+    assert len(set(draw(1))) == 12
+
+
+@pytest.mark.parametrize(("size", "side"), [("thumb", 320), ("full", 1280)])
+def test_pictures_are_small_jpegs(client, size, side):
+    answer = client.get(f"/api/runs/{VSRN}/pictures/3", params={"size": size})
+    assert answer.headers["content-type"] == "image/jpeg"
+    assert "max-age" in answer.headers["cache-control"]
+    picture = Image.open(io.BytesIO(answer.content))
+    assert picture.format == "JPEG"
+    assert max(picture.size) <= side
+
+
+def test_the_page_its_files_and_the_documents_are_served(client):
+    assert "text/html" in client.get("/").headers["content-type"]
+    page = client.get("/").text
+    files = re.findall(r'(?:src|href)="(/static/[^"#]+)', page)
+    assert files
+    for file in files:
+        assert client.get(file).status_code == 200, file
+    documents = client.get("/docs").text
+    assert "/api/runs/{run}/images" in documents
+    assert not re.search(r'(?:src|href)="(?!/|#)', documents), "something from outside"
+    assert client.get("/docs.css").headers["content-type"].startswith("text/css")
+
+
+def test_the_openapi_document_tells_answers_and_errors_of_every_route(client):
+    document = client.get("/openapi.json").json()
+    routes = {
+        (path, method): route
+        for path, methods in document["paths"].items()
+        for method, route in methods.items()
+    }
+    assert len(routes) == 11
+    for name, route in routes.items():
+        assert route["description"], name
+        assert {"200", "422", "429", "503"} <= route["responses"].keys(), name
+        failure = route["responses"]["422"]["content"]["application/json"]["schema"]
+        assert failure == {"$ref": "#/components/schemas/Failure"}
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_pictures_of_all_usual_kinds_can_be_uploaded(client, kind):
+    answer = client.post(f"/api/runs/{VSRN}/texts", files={"picture": picture_bytes(kind)})
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["hits"]) == 12
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """Twice the same run on features that came without pictures, with an index of dev only."""
+    folder = tmp_path_factory.mktemp("bare")
+    recipe = replace(small_recipe(write_precomp(folder / "precomp")), rounds="one")
+    run_recipe(folder / "run", recipe)
+    build_index(folder / "run", Contents(splits=["dev"]))
+    matcher = Matcher.load(folder / "run")
+    app = make_app([matcher, matcher])
+    with TestClient(app, base_url="http://localhost") as client:
+        yield client
+
+
+def test_runs_of_the_same_name_and_label_are_told_apart(bare):
+    runs = bare.get("/api/status").json()["runs"]
+    names = [run["name"] for run in runs]
+    assert names[1] == f"{names[0]}-2"
+    assert len({run["label"] for run in runs}) == 2
+
+
+def test_what_a_run_without_pictures_or_lists_has_not_is_said(bare):
+    run = bare.get("/api/status").json()["runs"][0]
+    assert not run["reads_pictures"]
+    assert not run["has_negatives"]
+    assert "aoq mine" in run["negatives_reason"]
+    root = f"/api/runs/{run['name']}"
+    refusals = [
+        (409, bare.post(f"{root}/texts", files={"picture": picture_bytes()}), "as features"),
+        (409, bare.get(f"{root}/negatives/image/0"), "aoq mine"),
+        (404, bare.get(f"{root}/pictures/0"), "no picture"),
+    ]
+    for status, answer, words in refusals:
+        assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+    hits = bare.get(f"{root}/images", params={"text_number": 0}).json()["hits"]
+    assert hits
+    assert {hit["picture"] for hit in hits} == {None}
+
+
+def test_an_upload_that_is_no_longer_kept_is_asked_for_again():
+    uploads = Uploads(Limits(kept_upload_bytes=100))
+    first = uploads.keep(b"a" * 60)
+    assert uploads.find(first) == b"a" * 60
+    assert uploads.keep(b"a" * 60) == first, "the same picture, the same name"
+    uploads.keep(b"b" * 60)
+    with pytest.raises(RefusedError, match="upload it again"):
+        uploads.find(first)
+    assert Uploads(Limits()).keep(b"a" * 60) != first, "nobody can work a name out"

@@ -1,0 +1,79 @@
+"""`aoq serve` as people start and stop it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from aoq.cli.serve import serve
+from aoq.errors import UserError
+from aoq.web.server import address_of, is_loopback, listen
+
+
+def start(run: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "aoq", "serve", str(run), "--port", "0", *options]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_a_server_says_where_it_is_and_ends_with_its_container(served_runs):
+    with start(served_runs.vsrn) as process:
+        said = process.stderr.readline()
+        address = re.search(r"http://127\.0\.0\.1:\d+", said).group()
+        assert "Ctrl-C" in said
+        assert httpx.get(f"{address}/api/status").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr.read() == "stopped\n"
+    assert process.returncode == 0
+
+
+def test_a_server_that_others_can_reach_warns_and_ends_when_told(served_runs):
+    with start(served_runs.vsrn, "--host", "0.0.0.0") as process:
+        assert "there is no password" in process.stderr.readline()
+        port = re.search(r":(\d+) ", process.stderr.readline()).group(1)
+        headers = {"host": "photos.example"}
+        answer = httpx.get(f"http://127.0.0.1:{port}/api/status", headers=headers)
+        assert answer.status_code == 200
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == "stopped\n"
+    assert process.returncode == 0
+
+
+def test_a_port_that_is_taken_is_named():
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"port {port} .*--port"):
+            listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "256.1.1.1", "ü" * 100])
+def test_a_host_that_does_not_exist_is_named(host):
+    with pytest.raises(UserError, match="--host"):
+        listen(host, 0)
+
+
+def test_only_loopback_is_private():
+    with listen("127.0.0.1", 0) as private, listen("0.0.0.0", 0) as public:
+        assert is_loopback(private)
+        assert not is_loopback(public)
+        assert address_of(private).startswith("http://127.0.0.1:")
+
+
+def test_a_run_without_an_index_is_refused_with_the_command_that_makes_one(served_runs):
+    with pytest.raises(UserError, match="aoq index"):
+        serve(served_runs.vsrn / "round-one", port=0)
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(UserError, match="no run is named"):
+        serve()
+    with pytest.raises(UserError, match="10 potatoes"):
+        serve(Path("nowhere"), max_upload="10 potatoes")
+    with pytest.raises(UserError, match="--index is of one run"):
+        serve(Path("one"), Path("two"), index=Path("index"))

@@ -1,0 +1,204 @@
+"""Too many, too slow, too long: what is bounded by number and by time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from aoq.errors import UserError
+from aoq.web.app import make_app
+from aoq.web.guard import Bounded, WithSecurityHeaders
+from aoq.web.limits import Limits
+from tests.web.conftest import picture_bytes, running
+from tests.web.test_hostile import MULTIPART, UPLOAD, assert_refused, parsed
+
+ENTRIES = "/api/runs/vsrn-round-two/entries"
+
+
+@contextmanager
+def busy(app, requests: int) -> Iterator[None]:
+    """So many requests under way or in line, until the block ends."""
+    workers, release = app.state.service.workers, threading.Event()
+    with ThreadPoolExecutor(requests) as pool:
+        for _ in range(requests):
+            pool.submit(asyncio.run, workers.do(release.wait))
+        time.sleep(0.1)
+        try:
+            yield
+        finally:
+            release.set()
+
+
+def test_when_the_line_is_full_visitors_are_told_to_come_back(matchers):
+    limits = Limits(working=1, waiting=1)
+    app = make_app(matchers, limits=limits)
+    with running(app, limits) as address:
+        with busy(app, 2):
+            answer = httpx.get(address + ENTRIES)
+            assert "busy" in assert_refused(answer, 429)
+            assert int(answer.headers["retry-after"]) > 0
+            assert httpx.get(f"{address}/docs").status_code == 200, "the loop is free"
+        assert httpx.get(address + ENTRIES).status_code == 200
+
+
+def test_a_request_in_line_is_served_when_its_turn_comes(matchers):
+    limits = Limits(working=1, waiting=1)
+    app = make_app(matchers, limits=limits)
+    with running(app, limits) as address, ThreadPoolExecutor(1) as pool:
+        with busy(app, 1):
+            waiting = pool.submit(httpx.get, address + ENTRIES)
+            time.sleep(0.3)
+            assert not waiting.done()
+        assert waiting.result().status_code == 200
+
+
+def test_an_answer_that_takes_too_long_is_given_up(matchers):
+    limits = Limits(working=1, waiting=1, seconds=0.3)
+    app = make_app(matchers, limits=limits)
+    with running(app, limits) as address:
+        with busy(app, 1):
+            assert "0.3 seconds" in assert_refused(httpx.get(address + ENTRIES), 503)
+        assert httpx.get(address + ENTRIES).status_code == 200
+
+
+def test_work_that_was_given_up_keeps_its_place_until_it_ends(matchers):
+    limits = Limits(working=1, waiting=0, seconds=0.2)
+    app = make_app(matchers, limits=limits)
+    with running(app, limits) as address:
+        with busy(app, 1):
+            time.sleep(0.4)
+            assert_refused(httpx.get(address + ENTRIES), 429)
+        assert httpx.get(address + ENTRIES).status_code == 200
+
+
+def connect(address: str) -> socket.socket:
+    place = urlsplit(address)
+    return socket.create_connection((place.hostname, place.port), timeout=10)
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until the other side ends it."""
+    pieces = []
+    while piece := connection.recv(65_536):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def begin_upload(connection: socket.socket) -> None:
+    head = (
+        f"POST {UPLOAD} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {MULTIPART}\r\n"
+        "Content-Length: 1000\r\n\r\n--x\r\n"
+    )
+    connection.sendall(head.encode())
+
+
+@pytest.fixture(scope="module")
+def hasty(matchers) -> Iterator[str]:
+    """A server with little patience, for one upload and three connections at a time."""
+    limits = Limits(upload_seconds=1.0, uploads=1, head_seconds=1.0, connections=3)
+    with running(make_app(matchers, limits=limits), limits) as address:
+        yield address
+
+
+def test_a_body_that_comes_too_slowly_is_given_up(hasty):
+    with connect(hasty) as connection:
+        begin_upload(connection)
+        started = time.monotonic()
+        assert "1 seconds" in assert_refused(parsed(received(connection)), 408)
+        assert time.monotonic() - started < 5
+
+
+def test_an_upload_too_many_is_told_to_come_back(hasty):
+    with connect(hasty) as connection:
+        begin_upload(connection)
+        time.sleep(0.2)
+        answer = httpx.post(hasty + UPLOAD, files={"picture": picture_bytes()})
+        assert_refused(answer, 429)
+        assert httpx.get(hasty + ENTRIES).status_code == 200, "others are served"
+
+
+def test_a_visitor_that_leaves_in_the_middle_of_an_upload_is_forgotten(hasty):
+    with connect(hasty) as connection:
+        begin_upload(connection)
+    time.sleep(0.2)
+    answer = httpx.post(hasty + UPLOAD, files={"picture": picture_bytes()})
+    assert answer.status_code == 200
+
+
+def test_a_head_that_never_ends_is_given_up(hasty):
+    with connect(hasty) as connection:
+        started = time.monotonic()
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        with suppress(ConnectionError):
+            while time.monotonic() - started < 5:  # a header now and then does not help
+                connection.sendall(b"X-Slow: 1\r\n")
+                time.sleep(0.1)
+        assert 0.9 < time.monotonic() - started < 4
+
+
+def test_a_silent_connection_is_closed(hasty):
+    with connect(hasty) as connection:
+        assert received(connection) == b""
+
+
+def test_a_connection_too_many_is_closed_at_once(hasty):
+    patient = [connect(hasty) for _ in range(3)]
+    time.sleep(0.2)
+    with connect(hasty) as one_too_many:
+        assert received(one_too_many) == b""
+    for connection in patient:
+        connection.close()
+    time.sleep(0.2)
+    assert httpx.get(hasty + ENTRIES).status_code == 200
+
+
+@pytest.mark.parametrize("settings", [{"working": 0}, {"upload_bytes": 0}, {"waiting": -1}])
+def test_limits_that_let_nothing_pass_are_refused(settings):
+    with pytest.raises(UserError, match="has to be more than 0"):
+        Limits(**settings)
+
+
+# The guard itself
+
+
+def ask(app) -> httpx.Response:
+    async def answer() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            return await client.get("/")
+
+    return asyncio.run(answer())
+
+
+def test_a_defect_is_a_sentence_to_visitors_and_a_traceback_in_the_log(caplog):
+    async def broken(scope, receive, send):
+        raise RuntimeError("secret")
+
+    answer = ask(WithSecurityHeaders(Bounded(broken, seconds=5)))
+    assert "secret" not in assert_refused(answer, 500)
+    assert "secret" in caplog.text
+
+
+def test_a_whole_request_that_takes_too_long_is_given_up():
+    async def endless(scope, receive, send):
+        await asyncio.sleep(60)
+
+    assert_refused(ask(WithSecurityHeaders(Bounded(endless, seconds=0.1))), 503)
+
+
+def test_an_answer_that_nobody_takes_ends_the_connection():
+    async def endless(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.sleep(60)
+
+    with pytest.raises(ConnectionAbortedError):
+        ask(Bounded(endless, seconds=0.1))

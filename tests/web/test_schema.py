@@ -1,0 +1,44 @@
+"""The OpenAPI document keeps its word: schemathesis sends what it allows, and what it does not.
+
+Every check of schemathesis is on. A request that fits the document may still be refused where the
+document cannot say what is needed: words that the model knows, bytes that are a picture, one of
+two parameters, a model with attention (409 and 422). The name of a run is given to it, because
+hardly one that it would make up exists.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_CONFIG = """
+[parameters]
+run = "{run}"
+
+[checks.positive_data_acceptance]
+expected-statuses = ["2xx", "404", "409", "422"]
+"""
+
+
+def examine(server: str, run: str, folder, *, examples: int) -> None:
+    """All phases of `schemathesis run`; its report is the message of the failure."""
+    config = folder / "schemathesis.toml"
+    config.write_text(_CONFIG.format(run=run))
+    command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run"]
+    command += [f"{server}/openapi.json", "--max-examples", str(examples)]
+    command += ["--generation-deterministic", "--no-color"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "11 selected / 11 total" in done.stdout
+
+
+def test_answers_are_what_the_document_promises(server, tmp_path):
+    examine(server, "bfan-round-two", tmp_path, examples=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["vsrn-round-two", "bfan-round-two", "nobody"])
+def test_many_more_answers_are_what_the_document_promises(server, run, tmp_path):
+    examine(server, run, tmp_path, examples=500)
