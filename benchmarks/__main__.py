@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from benchmarks import captions, evaluation, mining, scoring, steps
+from benchmarks import captions, evaluation, extract, mining, scoring, serve, steps
 from benchmarks.harness import save
 
 
@@ -22,10 +22,13 @@ class Measured(Protocol):
 SUITES: dict[str, Sequence[Measured]] = {
     "captions": captions.COMPARISONS,
     "evaluation": evaluation.COMPARISONS,
+    "extract": extract.COMPARISONS,
     "mining": mining.COMPARISONS,
     "scale": mining.SCALE,
     "scoring": scoring.COMPARISONS,
+    "serve": serve.COMPARISONS,
     "steps": steps.COMPARISONS,
+    "table6": steps.TABLE6,
 }
 
 
@@ -46,6 +49,9 @@ def describe(result: dict[str, Any]) -> str:
 
 def main() -> None:
     for suite in sys.argv[1:] or SUITES:
+        if not SUITES[suite]:
+            print(f"{suite}: what it measures is not on this machine")
+            continue
         results = []
         for comparison in SUITES[suite]:
             results.append(comparison.run())

@@ -1,20 +1,29 @@
-"""The cost of a round-two step: AdapOffQuin against the online loss, for each model.
+"""The cost of a round-two step: AdapOffQuin against the online loss, for each model; and table 6.
 
 A round-two step reads up to three times the images and texts. How much longer it may take follows
 from the multiply-adds of its dense and recurrent products. Their ratio by formula stands beside the
 measured one: for the words of the texts, and for what a GRU reads of them with padding.
+
+The paper's table 6 has the seconds of a batch of VSRN with each of the four losses. Here the four
+take turns, and what counts is how much longer each takes than the online loss.
 """
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from functools import partial
+from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from aoq.config import LossConfig, ModelConfig, RoundConfig
+from aoq.config import LossConfig, LossName, ModelConfig, RoundConfig
 from aoq.models import build_model
 from aoq.models.encoders import by_length
+from aoq.recipes import load_recipe
+from aoq.scoring.protocol import TrainableModel
 from aoq.training.step import make_optimizer, update
 from aoq.training.together import Together, start_fabric
 from aoq.types import AlignedIdx, StepBatch, Texts
@@ -38,16 +47,23 @@ def draw_texts(n_texts: int) -> Texts:
     return Texts(tokens * (torch.arange(tokens.shape[1]) < lengths[:, None]), lengths)
 
 
-def step_batch(texts: Texts, n_sets: int) -> StepBatch:
+def step_batch(
+    texts: Texts,
+    n_sets: int,
+    *,
+    size: int = BATCH,
+    regions: int = REGIONS,
+    features: int = FEATURES,
+) -> StepBatch:
     """A step of `n_sets` sets of images and texts, all distinct, as they are on COCO."""
-    rows = torch.arange(n_sets * BATCH).view(n_sets, BATCH)
+    rows = torch.arange(n_sets * size).view(n_sets, size)
     sets = [AlignedIdx(idx, idx) for idx in rows]
     random = torch.Generator().manual_seed(0)
     return StepBatch(
-        regions=torch.randn(n_sets * BATCH, REGIONS, FEATURES, generator=random).relu_(),
+        regions=torch.randn(n_sets * size, regions, features, generator=random).relu_(),
         texts=texts[rows.flatten()],
         pairs=sets[0],
-        negatives=~torch.eye(BATCH, dtype=torch.bool),
+        negatives=~torch.eye(size, dtype=torch.bool),
         offline=sets[1] if n_sets > 1 else None,
         partners=sets[2] if n_sets > 2 else None,
     )
@@ -57,24 +73,24 @@ def step_tasks(name: str) -> tuple[Task, Task]:
     torch.manual_seed(0)
     model = build_model(CONFIGS[name], feature_width=FEATURES, vocabulary_size=VOCABULARY)
     texts = draw_texts(3 * BATCH)
-    tasks = []
-    losses = (LossConfig(name="adap_off_quin"), 3), (LossConfig(name="online"), 1)
-    for loss, n_sets in losses:
-        settings = RoundConfig(loss=loss)
-        optimizer, batch = make_optimizer(model, settings), step_batch(texts, n_sets)
-        together = Together(start_fabric(torch.device("cpu")))
-        tasks.append(
-            partial(
-                update,
-                model,
-                optimizer,
-                [batch],
-                settings=settings,
-                epoch=0,
-                together=together,
-            )
-        )
-    return tasks[0], tasks[1]
+    return (
+        step_task(model, LossConfig(name="adap_off_quin"), step_batch(texts, 3)),
+        step_task(model, LossConfig(name="online"), step_batch(texts, 1)),
+    )
+
+
+def step_task(model: TrainableModel, loss: LossConfig, batch: StepBatch) -> Task:
+    """A whole step of one loss, with an optimiser of its own."""
+    settings = RoundConfig(loss=loss)
+    return partial(
+        update,
+        model,
+        make_optimizer(model, settings),
+        [batch],
+        settings=settings,
+        epoch=0,
+        together=Together(start_fabric(torch.device("cpu"))),
+    )
 
 
 def multiply_adds(config: ModelConfig, texts: Texts, *, n_sets: int, padding: bool) -> float:
@@ -156,4 +172,90 @@ COMPARISONS = [
         facts=step_facts(name),
     )
     for name in CONFIGS
+]
+
+
+# The sets of images and texts that a step reads, and the paper's seconds (table 6).
+SETTINGS: dict[str, tuple[LossName, int, float]] = {
+    "VSRN": ("online", 1, 1.096),
+    "VSRN + OffTri": ("off_tri", 2, 1.489),
+    "VSRN + OffQuin": ("off_quin", 3, 1.557),
+    "VSRN + AdapOffQuin": ("adap_off_quin", 3, 1.604),
+}
+
+
+@dataclass(frozen=True)
+class Table6:
+    """Seconds of a batch with each loss, which take turns; medians, and ratios to the first."""
+
+    name: str
+    config: ModelConfig
+    batch_size: int
+    regions: int
+    features: int
+    repeats: int
+
+    def run(self) -> dict[str, Any]:
+        torch.manual_seed(0)
+        model = build_model(self.config, feature_width=self.features, vocabulary_size=VOCABULARY)
+        texts = draw_texts(3 * self.batch_size)
+        sizes = {"size": self.batch_size, "regions": self.regions, "features": self.features}
+        tasks = {
+            label: step_task(model, LossConfig(name=loss), step_batch(texts, n_sets, **sizes))
+            for label, (loss, n_sets, _) in SETTINGS.items()
+        }
+        for task in tasks.values():  # once without the clock
+            task()
+        seconds: dict[str, list[float]] = {label: [] for label in tasks}
+        for _ in range(self.repeats):
+            for label, task in tasks.items():
+                started = time.perf_counter()
+                task()
+                seconds[label].append(time.perf_counter() - started)
+        medians = {label: median(times) for label, times in seconds.items()}
+        online, paper_online = medians["VSRN"], SETTINGS["VSRN"][2]
+        rows = {
+            label: {
+                "seconds": round(medians[label], 4),
+                "ratio": round(medians[label] / online, 3),
+                "paper_seconds": paper,
+                "paper_ratio": round(paper / paper_online, 3),
+            }
+            for label, (_, _, paper) in SETTINGS.items()
+        }
+        told = (
+            f"{label} {row['seconds']:.3f} s, {row['ratio']:.2f}x (paper {row['paper_ratio']:.2f}x)"
+            for label, row in rows.items()
+        )
+        what = (
+            f"a step of VSRN, batch {self.batch_size}, {self.regions} x {self.features} features, "
+            f"D {self.config.joint_width}"
+        )
+        return {
+            "name": self.name,
+            "what": what,
+            "repeats": self.repeats,
+            "rows": rows,
+            "sentence": "; ".join(told),
+        }
+
+
+_FLICKR8K = load_recipe("vsrn-flickr8k")
+TABLE6 = [
+    Table6(
+        name="table 6, Flickr8k's recipe",
+        config=_FLICKR8K.model,
+        batch_size=_FLICKR8K.round_two.batch_size,
+        regions=9,
+        features=1280,
+        repeats=21,
+    ),
+    Table6(
+        name="table 6, the paper's sizes",
+        config=CONFIGS["VSRN"],
+        batch_size=BATCH,
+        regions=REGIONS,
+        features=FEATURES,
+        repeats=5,
+    ),
 ]

@@ -21,8 +21,7 @@ from typing import Any
 
 import torch
 
-from aoq.experiments.demo import SETTINGS
-from aoq.experiments.report import Setting
+from aoq.experiments.demo import SETTINGS, Setting
 from aoq.recipes import load_recipe, recipe_as_dict
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,7 +7,13 @@ import pytest
 
 from aoq.errors import UserError
 from aoq.evaluation import bootstrap as module
-from aoq.evaluation.bootstrap import bootstrap, clusters, paired_bootstrap, resampled_figures
+from aoq.evaluation.bootstrap import (
+    Resampled,
+    bootstrap,
+    clusters,
+    paired_bootstrap,
+    resampled_figures,
+)
 from aoq.evaluation.metrics import DirectionMetrics, Metrics
 from aoq.evaluation.protocols import JudgedFold, average
 from aoq.evaluation.ranks import PairRanks
@@ -124,3 +130,21 @@ def test_pairing_tells_apart_what_two_intervals_do_not():
 def test_models_judged_on_different_queries_are_not_compared():
     with pytest.raises(UserError, match="different queries"):
         paired_bootstrap([judged(in_order(5))], [judged(in_order(6))])
+
+
+def test_several_trainings_are_averaged_in_every_resample():
+    """What all trainings share, the queries, stays in the interval; what differs averages out."""
+    folds = [judged(in_order(20), noise=2.0, seed=seed) for seed in range(3)]
+    parts = [Resampled.of([fold], resamples=60) for fold in folds]
+    whole = Resampled.mean(parts)
+    assert whole.figures["rsum"] == pytest.approx(np.mean([p.figures["rsum"] for p in parts]))
+    each = [resampled_figures([fold], resamples=60)["t2i_r5"] for fold in folds]
+    np.testing.assert_allclose(whole.drawn["t2i_r5"], np.mean(each, axis=0))
+    alike = Resampled.mean([parts[0]] * 3)
+    assert alike.intervals()["rsum"].low == pytest.approx(parts[0].intervals()["rsum"].low)
+
+
+def test_trainings_judged_on_different_queries_are_not_averaged():
+    parts = [Resampled.of([judged(in_order(n))], resamples=5) for n in (5, 6)]
+    with pytest.raises(UserError, match="different queries"):
+        Resampled.mean(parts)

@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from aoq.errors import UserError
+from aoq.experiments.cells import plan_grid
 from aoq.experiments.definitions import load_definition, shipped_definitions
-from aoq.experiments.grid import plan_grid, read_results
 from aoq.experiments.lanes import Job, run_side_by_side
+from aoq.experiments.results import read_results
 from aoq.experiments.runs import METRICS, find_runs
 from aoq.recipes import load_recipe, save_recipe
 from aoq.storage import RunDirectory, hash_file, read_json_lines
@@ -349,6 +350,21 @@ MISTAKES = {
         "'a' and 'b' would be one run"
     ),
     "rows = [": "is no TOML file",
+}
+ENSEMBLES = {
+    'label = "b"': "ensemble 1 has no members",
+    'label = "a"\nmembers = ["a", "a, seed 1"]': "something else has this label",
+    'label = "b"\nmembers = ["a"]': "expected the labels of two rows",
+    'label = "b"\nmembers = ["a", 3]': "expected the labels of two rows",
+    'label = "b"\nmembers = ["a", "c"]': "has no row 'c'",
+    'label = "b"\nmembers = ["a", "a, seed 7"]': "'a' with seed 7 is never trained",
+    'label = "b"\nmembers = ["a", "a, seed 1"]\nseeds = [2]': "'a' with seed 2 is never trained",
+    'label = "b"\nmembers = ["a", "a, seed 1"]\nseeds = []': "expected whole numbers",
+    'label = "b"\nmembers = ["a", "a, seed 1"]\nseed = 0': "there is no 'seed'",
+}
+MISTAKES |= {
+    f'seeds = [0, 1]\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[ensembles]]\n{text}': sentence
+    for text, sentence in ENSEMBLES.items()
 }
 
 

@@ -1,19 +1,45 @@
-"""The report, where the end-to-end demo does not look."""
+"""The report of an experiment: what it says is what was measured, whatever is there of it."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 from PIL import Image
 
-from aoq.experiments.report import Setting, write_report
+from aoq.config import ModelConfig
+from aoq.data.collate import Collator
+from aoq.data.dataset import open_dataset
+from aoq.errors import UserError
+from aoq.evaluation.bootstrap import paired_bootstrap
+from aoq.experiments.cells import plan_grid
+from aoq.experiments.definitions import load_definition
+from aoq.experiments.grid import run_grid
+from aoq.experiments.report.examples import mined_negatives, retrievals, where_ranks_differ
+from aoq.experiments.report.experiment import read_experiment
+from aoq.experiments.report.figures import Drawing, cross_retrieval, training_curves
+from aoq.experiments.report.rows import ResultRow, Training
+from aoq.experiments.report.scores import pair_scores
+from aoq.experiments.report.tables import FIGURES, markdown_table, shown_groups
+from aoq.experiments.results import results_file
 from aoq.experiments.tables import formatted_rows
-from aoq.storage import RunDirectory, hash_file
-from aoq.training.two_rounds import ROUND_TWO, run_recipe
+from aoq.recipes import save_recipe
+from aoq.scoring.encoded import encode_dataset
+from aoq.storage import hash_file, read_json_lines
+from aoq.training.checkpoint import load_run
+from aoq.training.trained import evaluate_runs
+from tests.mining.test_cli import aoq
 from tests.training.test_round import small_recipe
+
+pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 
 RESULT = {
     **{f"{side}_{name}": 10.0 for side in ("i2t", "t2i") for name in ("r1", "r5", "r10")},
@@ -21,6 +47,29 @@ RESULT = {
     "t2i_median_rank": 5.0,
     "rsum": 60.0,
 }
+CAPTION = "a <script>alert(1)</script> dog"
+ROWS = """
+name = "made"
+description = "Two losses."
+seeds = [0, 1]
+teacher = "VSRN"
+
+[mining]
+depth_texts = 10
+depth_images = 4
+
+[[rows]]
+label = "VSRN"
+recipe = "small.toml+online"
+
+[[rows]]
+label = "VSRN + AdapOffQuin"
+recipe = "small.toml"
+
+[[ensembles]]
+label = "2 x VSRN"
+members = ["VSRN", "VSRN, seed 1"]
+"""
 
 
 def built_folder(folder: Path, *, caption: str) -> Path:
@@ -28,7 +77,7 @@ def built_folder(folder: Path, *, caption: str) -> Path:
     random = np.random.default_rng(0)
     splits = {}
     (folder / "pictures").mkdir(parents=True)
-    for split, count in (("train", 8), ("dev", 4), ("test", 4)):
+    for split, count in (("train", 24), ("dev", 12), ("test", 12)):
         np.save(folder / f"{split}.features.npy", random.random((count, 4, 6), np.float32))
         names = [f"pictures/{split}-{i}.png" for i in range(count)]
         for name in names:
@@ -46,14 +95,346 @@ def built_folder(folder: Path, *, caption: str) -> Path:
     return folder
 
 
-def test_captions_are_text_on_the_page_and_never_markup(tmp_path):
-    data = built_folder(tmp_path / "data", caption="a <script>alert(1)</script> dog")
-    recipe = replace(small_recipe(data), min_word_count=1)
-    run_recipe(tmp_path / "run", recipe)
-    setting = Setting.read("AdapOffQuin", tmp_path / "run" / ROUND_TWO)
-    page = write_report(RunDirectory(tmp_path / "run"), [setting]).read_text()
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An experiment of two rows and two seeds: its definition, data set and runs."""
+    folder = tmp_path_factory.mktemp("report")
+    data = built_folder(folder / "data", caption=CAPTION)
+    recipe = replace(
+        small_recipe(""), model=ModelConfig(joint_width=8, word_width=5, caption_width=6)
+    )
+    save_recipe(recipe, folder / "small.toml")
+    (folder / "made.toml").write_text(ROWS)
+    definition = load_definition(folder / "made.toml")
+    assert run_grid(definition, data=data, out=folder / "out", lanes=1) == {}
+    return definition, data, folder / "out"
+
+
+@pytest.fixture(scope="module")
+def report(made):
+    return read(made)
+
+
+def read(made, *, out=None, results=None, **chosen):
+    definition, data, runs = made
+    out = out or runs
+    return read_experiment(
+        definition,
+        out=out,
+        results=results or results_file(out),
+        data=chosen.pop("data", data),
+        command="aoq experiment made.toml --data data --out out",
+        **chosen,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(report, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written")
+    report.write(folder)
+    return folder
+
+
+def lines_of(path):
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+# Figures and tables
+
+
+def test_tables_hold_the_figures_of_the_results_file(made, folder):
+    _, _, out = made
+    noted = {(line["row"], line["seed"]): line for line in read_json_lines(results_file(out))}
+    trainings = lines_of(folder / "tables/trainings.csv")
+    assert [(line["row"], int(line["seed"])) for line in trainings] == [
+        *(("VSRN", seed) for seed in (0, 1)),
+        *(("VSRN + AdapOffQuin", seed) for seed in (0, 1)),
+        ("2 x VSRN", 0),
+    ]
+    for line in trainings[:4]:
+        test = noted[line["row"], int(line["seed"])]["test"]
+        assert {name: float(line[name]) for name in test} == pytest.approx(test, abs=1e-3)
+    rows = {line["row"]: line for line in lines_of(folder / "tables/rows.csv")}
+    for row in ("VSRN", "VSRN + AdapOffQuin"):
+        for name in FIGURES:
+            values = [noted[row, seed]["test"][name] for seed in (0, 1)]
+            assert float(rows[row][name]) == pytest.approx(np.mean(values), abs=1e-3)
+            deviation = float(rows[row][f"{name}_deviation"])
+            assert deviation == pytest.approx(np.std(values, ddof=1), abs=2e-3)
+
+
+def test_an_ensemble_is_judged_as_evaluate_judges_it(made, report):
+    _, _, out = made
+    runs = [out / f"small.toml+online/seed-{seed}/round-one" for seed in (0, 1)]
+    (_, expected) = evaluate_runs(runs)[-1]
+    (training,) = report.rows[-1].trainings
+    assert training.figures == pytest.approx(expected.figures())
+    assert report.rows[-1].group != report.rows[0].group
+
+
+def test_a_difference_is_the_paired_bootstrap_averaged_over_the_seeds(report):
+    first, second = report.rows[:2]
+    found = second.minus(first)["rsum"]
+    each = [
+        paired_bootstrap([one.ranks], [two.ranks])["rsum"].value
+        for one, two in zip(first.trainings, second.trainings, strict=True)
+    ]
+    assert found.value == pytest.approx(np.mean(each))
+    draws = [
+        two.resampled.drawn["rsum"] - one.resampled.drawn["rsum"]
+        for one, two in zip(first.trainings, second.trainings, strict=True)
+    ]
+    low, high = np.percentile(np.mean(draws, axis=0), [2.5, 97.5])
+    assert (found.low, found.high) == pytest.approx((low, high))
+    only = replace(second, trainings=second.trainings[1:])
+    assert only.minus(first)["rsum"].value == pytest.approx(each[1])
+    assert first.minus(first) == {}
+
+
+def rows_with(*values, group="g"):
+    return [
+        ResultRow(
+            f"row {number}",
+            group,
+            (0, 1),
+            tuple(Training(seed, {**RESULT, "i2t_r1": value}) for seed, value in enumerate(row)),
+        )
+        for number, row in enumerate(values)
+    ]
+
+
+def test_the_best_of_each_group_is_bold_and_what_is_missing_has_a_dash():
+    rows = [*rows_with((10.0, 12.0), (11.04,), ()), *rows_with((1.0, 1.0), group="h")]
+    first, second = shown_groups(rows)
+    assert [cell.figures[0].plain for cell in first] == ["11.0 ± 1.4", "11.0", "-"]
+    assert [cell.figures[0].best for cell in first] == [True, True, False]  # equal as printed
+    assert [row.seeds for row in first] == ["2", "1 of 2", "0 of 2"]
+    assert not second[0].figures[0].best
+    table = markdown_table(rows).splitlines()
+    assert len(table) == 2 + len(rows)
+    assert table[2].startswith("| **row 0** | **11.0 ± 1.4** |")
+    assert table[4].count(" - |") == len(FIGURES) + 1
+    assert len({line.count("|") for line in table}) == 1
+
+
+def test_figures_are_readable_in_print(report, folder):
+    for name in ("curves-1", "cross-retrieval-1", "scores-1"):
+        with Image.open(folder / f"figures/{name}.png") as picture:
+            assert picture.width == 1400  # seven inches
+            assert picture.info["dpi"] == pytest.approx((200, 200), abs=0.1)
+        assert (folder / f"figures/{name}.svg").read_text().lstrip().startswith("<?xml")
+    from matplotlib.text import Text
+
+    for draw in (training_curves, cross_retrieval):
+        texts = draw(report.rows[:2]).findobj(Text)
+        assert min(text.get_fontsize() for text in texts if text.get_text()) >= 8
+
+
+def test_curves_have_the_mean_and_the_band_of_the_seeds(made, report):
+    _, _, out = made
+    axis = training_curves(report.rows[:2]).axes[0]
+    noted = [line for line in read_json_lines(results_file(out)) if line["row"] == "VSRN"]
+    curves = np.array([[point["rsum"] for point in line["curve"]] for line in noted])
+    line = next(line for line in axis.get_lines() if line.get_label() == "VSRN")
+    np.testing.assert_allclose(line.get_ydata(), curves.mean(axis=0))
+    band = axis.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (curves.min(), curves.max())
+
+
+def test_the_same_figure_is_the_same_file(report, tmp_path):
+    for place in ("one", "two"):
+        Drawing("curves", "", training_curves(report.rows[:2])).save(tmp_path / place)
+    for kind in ("png", "svg"):
+        one, two = (tmp_path / place / f"curves.{kind}" for place in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+
+
+# The page
+
+
+def test_the_page_needs_nothing_else_and_shows_all_parts(folder):
+    page = (folder / "index.html").read_text()
+    assert not re.search(r'(?:src|href)="(?!data:|#)', page), "something from outside"
+    assert page.count("data:image/svg+xml;base64,") >= 3
+    assert page.count("data:image/jpeg;base64,") >= 6
+    for part in (
+        *("Results", "How far to believe them", "Training curves", "Both directions at once"),
+        *("Scores of the pair classes", "Negatives of a batch", "Settings", "Repeat it"),
+        "aoq experiment made.toml --data data --out out --rows VSRN --seeds 0 1",
+        "rounds = one",
+        "2 x VSRN",
+    ):
+        assert part in page
+    assert not list((folder / "figures").glob("*negative*")), "pictures are kept apart"
+    assert (folder / "photographs/negative-images.png").is_file()
+
+
+def test_captions_are_text_on_the_page_and_never_markup(folder):
+    page = (folder / "index.html").read_text()
     assert "&lt;script&gt;alert(1)" in page
     assert "<script" not in page
+
+
+# What is there of it
+
+
+def test_an_unfinished_experiment_shows_what_is_missing(made, tmp_path, capsys):
+    _, _, out = made
+    lines = read_json_lines(results_file(out))
+    kept = [line for line in lines if (line["row"], line["seed"]) != ("VSRN", 1)]
+    kept[-1]["digest"] = "made with other settings"
+    results = tmp_path / "results.jsonl"
+    results.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    found = read(made, results=results)
+    assert [[t.seed for t in row.trainings] for row in found.rows] == [[0], [0], []]
+    assert "VSRN + AdapOffQuin, seed 1 is left out" in " ".join(capsys.readouterr().err.split())
+    page = found.write(tmp_path / "report").read_text()
+    assert "2 of 5 trainings are done" in page
+    assert "1 of 2" in page
+    with pytest.raises(UserError, match="no result of made yet"):
+        read(made, results=tmp_path / "none.jsonl")
+
+
+def test_without_runs_there_are_tables_and_curves(made, tmp_path, capsys):
+    _, _, out = made
+    shutil.copy(results_file(out), tmp_path / "results.jsonl")
+    found = read(made, out=tmp_path, data=None)
+    assert "the runs are not there" in " ".join(capsys.readouterr().err.split())
+    page = found.write(tmp_path / "report").read_text()
+    assert "Training curves" in page
+    assert "How far to believe them" not in page
+    (line, *_) = lines_of(tmp_path / "report/tables/rows.csv")
+    assert float(line["rsum"]) > 0
+    assert line["rsum_low"] == ""
+
+
+def test_ranks_are_kept_when_a_run_ends_and_made_again_where_they_are_missing(made, tmp_path):
+    _, _, out = made
+    runs = tmp_path / "out"
+    shutil.copytree(out, runs)
+    kept = {path.relative_to(runs): path.read_bytes() for path in runs.rglob("ranks/test-*")}
+    assert len(kept) >= 4
+    before = [row.spreads for row in read(made, out=runs).rows]
+    for path in kept:
+        (runs / path).unlink()
+    assert [row.spreads for row in read(made, out=runs).rows] == before
+    again = {path: (runs / path).read_bytes() for path in kept}
+    assert again == kept
+
+
+def test_a_run_that_is_not_the_one_noted_gives_no_ranks(made, tmp_path, capsys):
+    _, _, out = made
+    lines = read_json_lines(results_file(out))
+    for line in lines:
+        line["test"]["rsum"] += 10
+    results = tmp_path / "results.jsonl"
+    results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read(made, results=results)
+    assert all(training.ranks is None for row in found.rows for training in row.trainings)
+    assert "another run or other data" in " ".join(capsys.readouterr().err.split())
+
+
+# Scores and examples
+
+
+@pytest.fixture(scope="module")
+def matrix(made):
+    """Every score of the training set by the teacher of the first seed."""
+    _, data, out = made
+    trained = load_run(out / "small.toml+online/seed-0/round-one")
+    collator = Collator(open_dataset(data, "train"), trained.vocabulary)
+    encoded = encode_dataset(trained.model, collator)
+    with torch.no_grad():
+        return trained.model.score_matrix(encoded.images[:], encoded.texts[:]).numpy()
+
+
+def test_scores_of_the_pair_classes_are_those_of_the_batches(made, report, matrix):
+    mined = report.mined
+    positive, online, offline = [], [], []
+    for step, pairs in enumerate(mined.batches):
+        images, texts = pairs.T
+        positive += list(matrix[images, texts])
+        wrong = matrix[np.ix_(images, texts)]
+        np.fill_diagonal(wrong, -np.inf)
+        online += [*wrong.max(axis=1), *wrong.max(axis=0)]
+        drawn = mined.sampler.draw(images, texts, epoch=0, step=step)
+        offline += [*matrix[images, drawn.texts], *matrix[drawn.images, texts]]
+    found = pair_scores(mined.teacher, mined)
+    for name, expected in (
+        ("positive", positive),
+        ("online hard negative", online),
+        ("offline hard negative", offline),
+    ):
+        np.testing.assert_allclose(np.sort(found[name]), np.sort(expected), atol=1e-5)
+    assert 0 < len(found["derived pair"]) <= 2 * len(positive)
+
+
+def test_negatives_are_the_hardest_of_the_batch_and_of_the_set(report, matrix):
+    mined = report.mined
+    texts = {caption: number for number, caption in enumerate(mined.dataset.captions)}
+    batch = mined.batches[0][:, 1]
+    examples = [one for one in mined_negatives(mined) if one.direction == "i2t"]
+    assert examples
+    for example in examples:
+        image, online = texts[example.positive.text], texts[example.online.text]
+        row = np.delete(matrix[image], image)
+        others = [text for text in batch if text != image]
+        assert example.online.score == pytest.approx(matrix[image, others].max(), abs=1e-5)
+        assert example.offline.score == pytest.approx(row.max(), abs=1e-5)
+        place = np.flatnonzero(mined.lists.i2t[image] == online)
+        assert example.online.note == (
+            f"place {place[0] + 1}" if len(place) else "beyond the first 10"
+        )
+
+
+def test_half_of_the_examples_speak_for_each_setting():
+    first = np.array([0, 5, 9, 0, 0, 3])
+    last = np.array([4, 0, 0, 8, 0, 0])
+    assert where_ranks_differ(first, last, count=4) == [2, 1, 3, 0]
+    assert where_ranks_differ(first, first) == []
+
+
+def test_examples_tick_what_belongs_together_and_tell_the_ranks(made, report):
+    _, data, _ = made
+    dataset = report.dataset
+    found = retrievals(report.rows[:2], dataset, data=data)
+    for example in found:
+        ranks = [answers.rank for answers in example.answers]
+        assert min(ranks) == 1 < max(ranks)
+        for answers in example.answers:
+            assert answers.items[0].right == (answers.rank == 1)
+            scores = [item.score for item in answers.items]
+            assert scores == sorted(scores, reverse=True)
+    assert retrievals(report.rows[:1], dataset, data=data) == []
+
+
+def test_the_command_writes_the_report_and_shows_the_table(made, tmp_path):
+    definition, data, out = made
+    done = aoq(
+        *("experiment", definition.source, "--data", data, "--out", out),
+        *("--report", tmp_path / "report"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "index.html" in done.stderr
+    assert "more than the first of the group" in done.stdout
+    assert (tmp_path / "report/index.html").is_file()
+
+
+def test_the_share_of_hard_negatives_is_told(made):
+    _, _, out = made
+    run = out / "small.toml+online/seed-0/round-one"
+    done = aoq("mine", "share", run, "--batch-sizes", 4, 8, "--top", 5, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(line["direction"], line["batch_size"]) for line in found] == [
+        ("i2t", 4),
+        ("i2t", 8),
+        ("t2i", 4),
+        ("t2i", 8),
+    ]
+    assert all(0 <= line["share_low"] <= line["share"] <= line["share_high"] for line in found)
+    shown = aoq("mine", "share", run, "--batch-sizes", 4, "--top", 5).stdout
+    assert "in the top 5" in shown
 
 
 def test_the_best_of_each_column_is_marked_and_a_single_row_is_not():
@@ -63,3 +444,12 @@ def test_the_best_of_each_column_is_marked_and_a_single_row_is_not():
     assert rows["online"][0] == ("10.0", False)
     assert rows["OffTri"][7] == ("4", True)
     assert not any(best for _, best in formatted_rows({"only": RESULT})[0][1])
+
+
+def test_every_shipped_ensemble_is_made_of_trainings_of_its_experiment(tmp_path):
+    for name in ("flickr8k-table1", "flickr8k-ensembles", "scenes-table1"):
+        definition = load_definition(name)
+        trained = {(c.label, c.recipe.seed) for c in plan_grid(definition, out=tmp_path)}
+        for ensemble in definition.ensembles:
+            for seed in ensemble.seeds:
+                assert set(ensemble.with_seed(seed)) <= trained

@@ -26,6 +26,7 @@ def experiment(
     lanes: Count | None = None,
     results: Path | None = None,
     list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
+    report: Path | None = None,
     force: Flag = False,
 ) -> None:
     """Run the rows of an experiment, each with several seeds, side by side.
@@ -52,6 +53,8 @@ def experiment(
         File to which each result is added as a line of JSON; default: OUT/results.jsonl.
     list_
         Only show the rows, and rsum where they are done.
+    report
+        Only write tables, figures and a page about what is done to this folder.
     force
         Do again what was done with other settings or data.
     """
@@ -67,7 +70,9 @@ def experiment(
         return
     definition = load_definition(name)
 
-    from aoq.experiments.grid import grid_table, plan_grid, read_results, results_file, run_grid
+    from aoq.experiments.cells import plan_grid
+    from aoq.experiments.grid import run_grid
+    from aoq.experiments.results import grid_table, read_results, results_file
 
     out = out or Path("runs") / definition.name
     results = results or results_file(out)
@@ -77,6 +82,18 @@ def experiment(
         lines = read_results(results, definition.name)
         Console(highlight=False).print(grid_table(definition, cells, lines))
         next_steps(again)
+        return
+    if report is not None:
+        from aoq.experiments.report.experiment import read_experiment
+        from aoq.experiments.report.tables import terminal_tables
+        from aoq.progress import say
+
+        read = read_experiment(
+            definition, out=out, results=results, data=data, seeds=seeds, rows=rows, command=again
+        )
+        page = read.write(report)
+        Console(highlight=False).print(*terminal_tables(read.rows, title=definition.description))
+        say(f"the report: {page}")
         return
     if data is None:
         hint = f" It is meant for: {definition.data}" if definition.data else ""
@@ -96,6 +113,6 @@ def experiment(
     Console(highlight=False).print(grid_table(definition, cells, lines))
     for job, problem in problems.items():
         sys.stderr.write(f"error: {job}: {problem}\n")
-    next_steps(f"aoq runs {out}")
+    next_steps(f"aoq runs {out}", f"{again} --report {out}/report")
     if problems:
         sys.exit(1)

@@ -10,12 +10,13 @@ are drawn, each with all its texts (a cluster bootstrap); where a text has sever
 are drawn together. What can be retrieved stays the same: figures are about these candidates.
 Nor does the bootstrap know how far another seed of training would land (`aoq.evaluation.seeds`).
 
-Folds are drawn from one by one, and their figures averaged, as the figures themselves are.
+Folds are drawn from one by one, and their figures averaged, as the figures themselves are. So are
+several trainings of one setting: the same queries are drawn for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,66 @@ class Difference(Interval):
     "Share of the resamples in which the second has less than the first."
 
 
+@dataclass(frozen=True, eq=False)
+class Resampled:
+    """Every figure of a model, and what the resamples made of it; the same draws for all models."""
+
+    positives: tuple[Positives, ...]
+    "The queries of each fold."
+    figures: Mapping[str, float]
+    drawn: Mapping[str, Floats]  # (resamples,) each
+
+    @classmethod
+    def of(
+        cls, folds: Sequence[JudgedFold], *, resamples: int = RESAMPLES, seed: int = 0
+    ) -> Resampled:
+        return cls(
+            positives=tuple(fold.positives for fold in folds),
+            figures=average(folds).figures(),
+            drawn=resampled_figures(folds, resamples=resamples, seed=seed),
+        )
+
+    @classmethod
+    def mean(cls, trainings: Sequence[Resampled]) -> Resampled:
+        """Several trainings of one setting: the mean of each figure, in every resample."""
+        first, names = trainings[0], list(trainings[0].figures)
+        for other in trainings[1:]:
+            first.require_same_queries(other)
+        return cls(
+            positives=first.positives,
+            figures={name: float(np.mean([t.figures[name] for t in trainings])) for name in names},
+            drawn={name: np.mean([t.drawn[name] for t in trainings], axis=0) for name in names},
+        )
+
+    def intervals(self, *, level: float = LEVEL) -> dict[str, Interval]:
+        return {
+            name: Interval(value, *percentiles(self.drawn[name], level))
+            for name, value in self.figures.items()
+        }
+
+    def minus(self, first: Resampled, *, level: float = LEVEL) -> dict[str, Difference]:
+        """What this has more than `first` in rsum and every recall."""
+        first.require_same_queries(self)
+        differences = {}
+        for name in (*RECALLS, "rsum"):
+            gained = self.drawn[name] - first.drawn[name]
+            differences[name] = Difference(
+                self.figures[name] - first.figures[name],
+                *percentiles(gained, level),
+                below_zero=float(np.mean(gained < -1e-9)),  # rounding is no difference
+            )
+        return differences
+
+    def require_same_queries(self, other: Resampled) -> None:
+        if len(self.positives) != len(other.positives) or not all(
+            np.array_equal(one.pairs, two.pairs)
+            for one, two in zip(self.positives, other.positives, strict=True)
+        ):
+            raise UserError(
+                "the two models were judged on different queries; judge both on the same."
+            )
+
+
 def bootstrap(
     folds: Sequence[JudgedFold],
     *,
@@ -57,11 +118,7 @@ def bootstrap(
     level: float = LEVEL,
 ) -> dict[str, Interval]:
     """The interval of every figure of `Metrics.figures`."""
-    drawn = resampled_figures(folds, resamples=resamples, seed=seed)
-    return {
-        name: Interval(value, *_percentiles(drawn[name], level))
-        for name, value in average(folds).figures().items()
-    }
+    return Resampled.of(folds, resamples=resamples, seed=seed).intervals(level=level)
 
 
 def paired_bootstrap(
@@ -77,22 +134,8 @@ def paired_bootstrap(
     A query that is hard for one model is mostly hard for the other as well; drawn together, that
     cancels out, and smaller differences show than two separate intervals would tell apart.
     """
-    if len(first) != len(second) or not all(
-        np.array_equal(one.positives.pairs, two.positives.pairs)
-        for one, two in zip(first, second, strict=True)
-    ):
-        raise UserError("the two models were judged on different queries; judge both on the same.")
-    before, after = average(first).figures(), average(second).figures()
-    drawn = [resampled_figures(part, resamples=resamples, seed=seed) for part in (first, second)]
-    differences = {}
-    for name in (*RECALLS, "rsum"):
-        gained = drawn[1][name] - drawn[0][name]
-        differences[name] = Difference(
-            after[name] - before[name],
-            *_percentiles(gained, level),
-            below_zero=float(np.mean(gained < -1e-9)),  # rounding is no difference
-        )
-    return differences
+    one, two = (Resampled.of(folds, resamples=resamples, seed=seed) for folds in (first, second))
+    return two.minus(one, level=level)
 
 
 def resampled_figures(
@@ -181,7 +224,7 @@ def _medians(ranks: Ids, times: Ids) -> Floats:
     return np.asarray(np.floor((middle[0] + middle[1]) / 2))
 
 
-def _percentiles(values: Floats, level: float) -> tuple[float, float]:
+def percentiles(values: Floats, level: float = LEVEL) -> tuple[float, float]:
     tail = 50 * (1 - level)
     low, high = np.percentile(values, [tail, 100 - tail])
     return float(low), float(high)

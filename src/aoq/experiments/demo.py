@@ -7,20 +7,26 @@ same command continues an interrupted demo and rewrites the report of a complete
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from aoq.config import LossName, Recipe
+from aoq.data.dataset import open_dataset
 from aoq.errors import UserError, require_packages
 from aoq.experiments.lanes import Job, Part, run_side_by_side
-from aoq.experiments.report import Setting, write_report
+from aoq.experiments.report.page import Report
+from aoq.experiments.report.rows import ResultRow, Training, judged
+from aoq.experiments.report.scores import Mined
+from aoq.experiments.results import machine, read_pace
 from aoq.progress import say
 from aoq.recipes import load_recipe
-from aoq.storage import MANIFEST
+from aoq.storage import MANIFEST, ROUND_ONE, RunDirectory
 from aoq.training.checkpoint import load_run
 from aoq.training.inputs import open_training_data
-from aoq.training.trained import judge_once
+from aoq.training.trained import judge_once, stored_result
 from aoq.training.two_rounds import TwoRounds, prepare_run, train_round
 
 SETTINGS: dict[str, LossName] = {
@@ -29,6 +35,26 @@ SETTINGS: dict[str, LossName] = {
     "OffQuin": "off_quin",
     "AdapOffQuin": "adap_off_quin",
 }
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A trained setting: its place, its test result, its curve on dev and the time it took."""
+
+    title: str
+    folder: Path
+    result: dict[str, Any]
+    curve: list[dict[str, float]]
+    seconds: float
+    "Of all its epochs."
+
+    @classmethod
+    def read(cls, title: str, folder: Path) -> Setting:
+        result = stored_result(folder, split="test")
+        if result is None:
+            raise UserError(f"{folder} has no test result yet; run `aoq evaluate {folder}`.")
+        pace = read_pace(folder)
+        return cls(title, folder, result, pace.curve, pace.seconds)
 
 
 @dataclass(frozen=True)
@@ -99,5 +125,53 @@ def run_demo(
     if problems:
         raise UserError(*(f"{name}: {problem}" for name, problem in problems.items()))
     settings = [Setting.read(title, job.folder) for title, job in jobs.items()]
-    write_report(run, settings)
+    demo_report(out, recipe, settings).write_page(run.report)
     return settings
+
+
+def demo_report(out: Path, recipe: Recipe, settings: Sequence[Setting]) -> Report:
+    """What the demo's page tells."""
+    data, one, two = Path(recipe.data), recipe.round_one, recipe.round_two
+    dataset = open_dataset(data, "test")
+    warm_up = (
+        f", of which the first {two.warmup_epochs} warm up with all negatives of the batch"
+        if two.warmup_epochs
+        else ""
+    )
+    return Report(
+        title="Four ways to choose the negatives",
+        description=(
+            f"{recipe.model.name.upper()} (width {recipe.model.joint_width}) on the embedded data "
+            f"set, seed {recipe.seed}: round one with the hardest negatives of each batch of "
+            f"{one.batch_size}, mining with its model, then round two from scratch with each loss "
+            f"for {two.epochs} epochs{warm_up}, the same in every setting. One seed on a small "
+            "set: on another seed the order can be another."
+        ),
+        rows=[
+            ResultRow(
+                label=setting.title,
+                group="demo",
+                seeds=(recipe.seed,),
+                trainings=(
+                    Training(
+                        seed=recipe.seed,
+                        figures=setting.result,
+                        runs=(setting.folder,),
+                        ranks=judged([setting.folder], dataset, data=data),
+                        line={"curve": setting.curve},
+                    ),
+                ),
+            )
+            for setting in settings
+        ],
+        dataset=dataset,
+        data=data,
+        mined=Mined.open(
+            out, teacher=out / ROUND_ONE, lists=RunDirectory(out).candidates, data=data
+        ),
+        facts={
+            "seconds of a training": ", ".join(f"{s.title} {s.seconds:.0f}" for s in settings),
+            "machine": ", ".join(f"{name} {value}" for name, value in machine().items()),
+        },
+        commands={"all settings": f"aoq demo --seed {recipe.seed}"},
+    )

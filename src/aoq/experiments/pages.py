@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aoq.errors import require_packages
 from aoq.storage import write_text
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _THUMBNAIL = 176  # pixels of a picture's longer side
 
@@ -24,21 +27,35 @@ def write_page(path: Path, template: str, **values: Any) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["address"] = svg_address
     write_text(path, environment.get_template(template).render(**values))
+
+
+def svg_address(svg: str) -> str:
+    """A drawing as a data address: as a picture of its own, it meets no other one's names."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode("ascii")
 
 
 def thumbnail(path: Path | None) -> str | None:
     """A small JPEG as a data address; none where the picture is missing or cannot be read."""
+    small = open_picture(path, side=_THUMBNAIL)
+    if small is None:
+        return None
+    buffer = io.BytesIO()
+    small.save(buffer, format="JPEG", quality=80)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def open_picture(path: Path | None, *, side: int) -> Image | None:
+    """A picture, made so small that no side is longer; none where it cannot be read."""
     if path is None or not path.is_file():
         return None
     from PIL import Image, ImageOps
 
-    buffer = io.BytesIO()
     try:
         with Image.open(path) as picture:
             small = ImageOps.exif_transpose(picture).convert("RGB")
-            small.thumbnail((_THUMBNAIL, _THUMBNAIL))
-            small.save(buffer, format="JPEG", quality=80)
+            small.thumbnail((side, side))
+            return small
     except Exception:  # damaged files make Pillow's decoders raise almost anything
         return None
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -15,8 +15,9 @@ from aoq.config import MiningConfig
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset, open_dataset
 from aoq.errors import UserError
+from aoq.evaluation.kept_ranks import keep_ranks
 from aoq.evaluation.metrics import Metrics
-from aoq.evaluation.protocols import evaluate_encoded
+from aoq.evaluation.protocols import judge_folds
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.offline import mine_together
 from aoq.mining.report import mining_report, report_file
@@ -95,7 +96,7 @@ def open_splits(
     on_disk: Processes | None = None,
 ) -> list[ScoredSplit]:
     """Encode a split with each of `runs`; the data set is that of the first unless one is named."""
-    dataset = open_dataset(data or _own_data(runs[0]), split)
+    dataset = open_dataset(data or own_data(runs[0]), split)
     parts = []
     for run in runs:
         trained = load_run(run, device=default_device())
@@ -113,14 +114,8 @@ def _encode_on_disk(
     description: str,
 ) -> EncodedDataset[Encoding]:
     """Encode with all processes, or find what was encoded before."""
-    directory, dataset = RunDirectory(run), collator.dataset
-    files = [file for file in (directory.model, directory.vocabulary) if file.is_file()]
-    settings = asdict(load_recipe(directory.config).model)
-    folder = encodings_folder(
-        directory.encodings,
-        model_hash=json.dumps([[hash_file(file) for file in files], settings]),
-        data=dataset.fingerprint,
-    )
+    dataset = collator.dataset
+    folder = kept_encodings(run, dataset)
     encode_to_disk(
         model,
         collator,
@@ -135,7 +130,19 @@ def _encode_on_disk(
     return open_stored(folder, len(dataset), dataset.n_texts, device=collator.device)
 
 
-def _own_data(run: Path) -> Path:
+def kept_encodings(run: Path, dataset: PairDataset) -> Path:
+    """Where a run keeps what its model makes of a data set, whether it is there or not."""
+    directory = RunDirectory(run)
+    files = [file for file in (directory.model, directory.vocabulary) if file.is_file()]
+    settings = asdict(load_recipe(directory.config).model)
+    return encodings_folder(
+        directory.encodings,
+        model_hash=json.dumps([[hash_file(file) for file in files], settings]),
+        data=dataset.fingerprint,
+    )
+
+
+def own_data(run: Path) -> Path:
     """The data set that a run was trained on."""
     own = load_recipe(RunDirectory(run).require_trained().config).data
     if not own:
@@ -163,7 +170,7 @@ def mine_run(
     """
     runs = [runs] if isinstance(runs, Path) else runs
     config = config or load_recipe(RunDirectory(runs[0]).require_trained().config).mining
-    proposed = None if proposals is None else _open_proposals(proposals, data or _own_data(runs[0]))
+    proposed = None if proposals is None else _open_proposals(proposals, data or own_data(runs[0]))
     teacher = ScoredSplit.together(open_splits(runs, split="train", data=data, on_disk=processes))
     return mine_split(
         teacher, out, config=config, proposed=proposed, sample=sample, processes=processes
@@ -263,13 +270,15 @@ def evaluate_runs(
 
 
 def judge_split(part: ScoredSplit, *, memory: str | None = None) -> Metrics:
-    """Rank everything, and note the result in the (first) run."""
+    """Rank everything, and note the result and the ranks in the (first) run."""
     started = time.monotonic()
-    metrics = evaluate_encoded(part.scorer, part.encoded, part.dataset.positives, memory=memory)
+    (fold,) = judge_folds(part.scorer, part.encoded, part.dataset.positives, memory=memory)
+    metrics, model = fold.metrics, part.model_hash
+    keep_ranks(part.runs[0], fold, model=model, dataset=part.dataset)
     directory = RunDirectory(part.runs[0])
     line = {
         "split": part.dataset.split,
-        "model": part.model_hash,
+        "model": model,
         "data": part.dataset.fingerprint,
         **metrics.as_dict(),
     }
@@ -281,7 +290,7 @@ def judge_split(part: ScoredSplit, *, memory: str | None = None) -> Metrics:
 
 def stored_result(run: Path, *, split: str) -> dict[str, Any] | None:
     """The result of a run's model, as it is, on its own data set, if there is one."""
-    return result_on(run, open_dataset(_own_data(run), split))
+    return result_on(run, open_dataset(own_data(run), split))
 
 
 def result_on(run: Path, dataset: PairDataset) -> dict[str, Any] | None:

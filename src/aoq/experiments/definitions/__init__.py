@@ -16,6 +16,11 @@
     settings = { round_two.epochs = 4 }  # laid over this recipe
     teacher = "VSRN"                     # instead of the one above
 
+    [[ensembles]]                      # judged when the report is written, from what is trained
+    label = "VSRN, two seeds"
+    members = ["VSRN", "VSRN, seed 1"] # rows with the ensemble's seed, or with one of their own
+    seeds = [0]
+
 Only the rows are needed. A teacher trains round one alone; rows that draw from lists and have no
 teacher mine their own.
 """
@@ -43,8 +48,10 @@ _KINDS: Mapping[str, type] = {
     "mining": dict,
     "settings": dict,
     "rows": list,
+    "ensembles": list,
 }
 _ROW_KINDS: Mapping[str, type] = {"label": str, "recipe": str, "settings": dict, "teacher": str}
+_ENSEMBLE_KINDS: Mapping[str, type] = {"label": str, "members": list, "seeds": list}
 _EXPECTED: Mapping[type, str] = {str: "text", list: "a list", dict: "a table"}
 
 
@@ -59,6 +66,28 @@ class Row:
     "The label of another row, or a recipe; none: the definition's."
 
 
+@dataclass(frozen=True)
+class EnsembleRow:
+    """A row of a table that nobody trains: the mean score of trainings of other rows."""
+
+    label: str
+    members: tuple[str, ...]
+    "Labels of rows; `LABEL, seed N` is one that has a seed of its own."
+    seeds: tuple[int, ...] = (0,)
+
+    def with_seed(self, seed: int) -> list[tuple[str, int]]:
+        """The label and seed of every member.
+
+        >>> EnsembleRow("two", ("VSRN", "VSRN, seed 1")).with_seed(0)
+        [('VSRN', 0), ('VSRN', 1)]
+        """
+        found = (re.fullmatch(r"(.*), seed (\d+)", member) for member in self.members)
+        return [
+            (member, seed) if own is None else (own[1], int(own[2]))
+            for member, own in zip(self.members, found, strict=True)
+        ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Definition:
     """An experiment: rows, each trained with every seed."""
@@ -66,6 +95,7 @@ class Definition:
     name: str
     source: Path
     rows: tuple[Row, ...]
+    ensembles: tuple[EnsembleRow, ...] = ()
     seeds: tuple[int, ...] = (0,)
     description: str = ""
     data: str = ""
@@ -150,18 +180,40 @@ def _parsed(table: Mapping[str, Any], path: Path) -> Definition:
     _require_kinds(table, _KINDS, where=str(path))
     if not table.get("rows"):
         raise UserError(f"{path} has no rows; add a table [[rows]] with a label and a recipe.")
-    rows = []
-    for number, row in enumerate(table["rows"], start=1):
-        where = f"{path}: row {number}"
-        if not isinstance(row, dict):
-            raise UserError(f"{where} is {row!r}; expected a table [[rows]].")
-        _require_kinds(row, _ROW_KINDS, where=where)
-        for key in ("label", "recipe"):
-            if not row.get(key):
-                raise UserError(f"{where} has no {key}; every row needs a label and a recipe.")
-        rows.append(Row(**row))
-    found = {**table, "rows": tuple(rows), "seeds": tuple(table.get("seeds", (0,)))}
+    rows = [
+        Row(**row) for row in _tables(table, "rows", _ROW_KINDS, ("label", "recipe"), path=path)
+    ]
+    ensembles = [
+        EnsembleRow(row["label"], tuple(row["members"]), tuple(row.get("seeds", (0,))))
+        for row in _tables(table, "ensembles", _ENSEMBLE_KINDS, ("label", "members"), path=path)
+    ]
+    found = {
+        **table,
+        "rows": tuple(rows),
+        "ensembles": tuple(ensembles),
+        "seeds": tuple(table.get("seeds", (0,))),
+    }
     return Definition(source=path.resolve(), **{"name": path.stem, **found})
+
+
+def _tables(
+    table: Mapping[str, Any],
+    name: str,
+    kinds: Mapping[str, type],
+    needed: tuple[str, ...],
+    *,
+    path: Path,
+) -> list[dict[str, Any]]:
+    """The tables of one name, [[rows]] for instance, each sound by itself."""
+    for number, row in enumerate(table.get(name, ()), start=1):
+        where = f"{path}: {name.removesuffix('s')} {number}"
+        if not isinstance(row, dict):
+            raise UserError(f"{where} is {row!r}; expected a table [[{name}]].")
+        _require_kinds(row, kinds, where=where)
+        for key in needed:
+            if not row.get(key):
+                raise UserError(f"{where} has no {key}; each needs {' and '.join(needed)}.")
+    return list(table.get(name, ()))
 
 
 def _require_kinds(table: Mapping[str, Any], kinds: Mapping[str, type], *, where: str) -> None:
@@ -177,12 +229,12 @@ def _require_sound(definition: Definition) -> None:
     where = definition.source
     if "/" in definition.name or not definition.name.strip("."):
         raise UserError(f"{where}: the name {definition.name!r} is no name of a folder.")
-    seeds = definition.seeds
-    sound = all(type(seed) is int and seed >= 0 for seed in seeds)
-    if not seeds or not sound or len(set(seeds)) < len(seeds):
-        raise UserError(
-            f"{where}: seeds is {list(seeds)}; expected whole numbers from 0 on, each once."
-        )
+    for seeds in (definition.seeds, *(row.seeds for row in definition.ensembles)):
+        sound = all(type(seed) is int and seed >= 0 for seed in seeds)
+        if not seeds or not sound or len(set(seeds)) < len(seeds):
+            raise UserError(
+                f"{where}: seeds is {list(seeds)}; expected whole numbers from 0 on, each once."
+            )
     folders: dict[str, str] = {}
     for row in definition.rows:
         first = folders.setdefault(definition.folder_of(row), row.label)
@@ -193,6 +245,7 @@ def _require_sound(definition: Definition) -> None:
             )
     for row in definition.rows:
         _require_depth(definition, row)
+    _require_members(definition)
 
 
 def _require_depth(definition: Definition, row: Row) -> None:
@@ -213,6 +266,29 @@ def _require_depth(definition: Definition, row: Row) -> None:
                 f"{where} draws from lists with {depth} {drawn}, but its teacher "
                 f"{teacher.label!r} keeps {kept}; raise {depth} in [mining]."
             )
+
+
+def _require_members(definition: Definition) -> None:
+    """Ensembles have labels of their own, and at least two members, each a row and a seed of it."""
+    labels = [row.label for row in definition.rows]
+    for ensemble in definition.ensembles:
+        where = f"{definition.source}: ensemble {ensemble.label!r}"
+        if ensemble.label in labels:
+            raise UserError(f"{where}: something else has this label; choose another.")
+        labels.append(ensemble.label)
+        if len(ensemble.members) < 2 or not all(isinstance(m, str) for m in ensemble.members):
+            raise UserError(
+                f"{where}: members is {list(ensemble.members)}; expected the labels of two rows or "
+                "more, or 'LABEL, seed N'."
+            )
+        members = [member for seed in ensemble.seeds for member in ensemble.with_seed(seed)]
+        for label, seed in members:
+            definition.row(label)
+            if seed not in definition.seeds:
+                raise UserError(
+                    f"{where}: its member {label!r} with seed {seed} is never trained; the seeds "
+                    f"are {list(definition.seeds)}."
+                )
 
 
 def _slug(text: str) -> str:

@@ -1,0 +1,99 @@
+"""`aoq mine share`: how hard the negatives are that random batches offer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from aoq.cli.base import Count, Json
+from aoq.cli.mine import mine_app
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from aoq.evaluation.online_share import OnlineShare
+
+
+@mine_app.command
+def share(
+    run: Path,
+    /,
+    *,
+    batch_sizes: Annotated[tuple[Count, ...], Parameter(consume_multiple=True)] = (16, 32, 64, 128),
+    top: Count = 100,
+    pairs: Count = 8192,
+    data: Path | None = None,
+    seed: int = 0,
+    as_json: Json = False,
+) -> None:
+    """How often the hardest negative of a batch is among the hardest of the whole training set.
+
+    Small shares are what offline negatives are for. Beside what is measured stands what chance
+    gives: 1 - (1 - top/N)^(B-1), and a mean rank of N/B.
+
+    Parameters
+    ----------
+    run
+        Folder of a trained model.
+    batch_sizes
+        Positive pairs of a batch.
+    top
+        Ranks that count as hard.
+    pairs
+        Positive pairs that are looked at, in batches of each size.
+    data
+        Data set; default: the one the model was trained on.
+    seed
+        Of the batches.
+    as_json
+        Print JSON for programs.
+    """
+    from rich.console import Console
+
+    from aoq.evaluation.online_share import online_shares
+    from aoq.processes import ALONE
+    from aoq.training.trained import open_splits
+
+    (part,) = open_splits([run], split="train", data=data, on_disk=ALONE)
+    shares = online_shares(
+        part.scorer,
+        part.encoded,
+        part.dataset.positives,
+        batch_sizes=batch_sizes,
+        top=top,
+        pairs=pairs,
+        seed=seed,
+    )
+    if as_json:
+        sys.stdout.write(json.dumps([found.as_dict() for found in shares]) + "\n")
+    else:
+        Console(highlight=False).print(_table(shares))
+
+
+def _table(shares: Sequence[OnlineShare]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("")
+    top = f"in the top {shares[0].top}"
+    for heading in ("batch", "N", top, "by formula", "mean rank", "N / batch"):
+        table.add_column(heading, justify="right")
+    for found in shares:
+        share, rank = found.share, found.mean_rank
+        table.add_row(
+            found.direction,
+            str(found.batch_size),
+            f"{found.candidates:,}",
+            f"{share.value:.1f} % [{share.low:.1f}, {share.high:.1f}]",
+            f"{found.share_by_formula:.1f} %",
+            f"{rank.value:,.0f} [{rank.low:,.0f}, {rank.high:,.0f}]",
+            f"{found.rank_by_formula:,.0f}",
+        )
+    return table

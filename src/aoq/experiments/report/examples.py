@@ -1,0 +1,222 @@
+"""Examples with pictures: where two settings differ, and negatives online beside offline.
+
+Queries are those that one setting answers at once and the other does not, by how far it is off;
+half of them speak for the last setting, half for the first, so that a page does not only show
+what its author likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from aoq.data.dataset import PairDataset
+from aoq.evaluation.protocols import JudgedFold
+from aoq.experiments.report.rows import ResultRow
+from aoq.experiments.report.scores import Mined, batch_scores
+from aoq.scoring.precision import as_single
+from aoq.training.trained import ScoredSplit, open_splits
+from aoq.types import Ids
+
+Direction = Literal["i2t", "t2i"]
+QUERIES = 4
+_ANSWERS: dict[Direction, int] = {"i2t": 5, "t2i": 3}  # as in the paper's figure
+_ANCHORS = 3
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image or a text as people see it."""
+
+    text: str | None = None
+    picture: Path | None = None
+    "Where the picture lies, if it is an image whose picture is known."
+    name: str = ""
+    score: float | None = None
+    right: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a setting puts first, and where the best right answer is, counted from 1."""
+
+    setting: str
+    rank: int
+    items: list[Item]
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """One query and the answers of two settings."""
+
+    direction: Direction
+    query: Item
+    answers: list[Answers]
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """An anchor, what belongs to it, its hardest negative of a batch and of the whole set."""
+
+    direction: Direction
+    anchor: Item
+    positive: Item
+    online: Item
+    offline: Item
+
+
+def text_item(dataset: PairDataset, text_id: int, *, score: float | None = None) -> Item:
+    return Item(text=dataset.captions[text_id], score=score)
+
+
+def image_item(dataset: PairDataset, image_id: int, *, score: float | None = None) -> Item:
+    """With one of its own captions, which says what it shows."""
+    return Item(
+        text=dataset.captions[dataset.positives.texts_of(image_id)[0]],
+        picture=dataset.pictures[image_id],
+        name=dataset.image_ids[image_id],
+        score=score,
+    )
+
+
+# Where two settings differ
+
+
+def retrievals(
+    group: Sequence[ResultRow], dataset: PairDataset, *, data: Path | None
+) -> list[Retrieval]:
+    """Queries both ways that tell the first setting from the last, of the first seed both have."""
+    first, last = group[0], group[-1]
+    both = [
+        (one, two)
+        for one in first.trainings
+        if one.ranks and (two := last.training(one.seed)) is not None and two.ranks
+    ]
+    if first is last or not both:
+        return []
+    names, trainings = (first.label, last.label), both[0]
+    parts = [
+        ScoredSplit.together(open_splits(training.runs, split=dataset.split, data=data))
+        for training in trainings
+    ]
+    folds = [training.ranks for training in trainings if training.ranks is not None]
+    return [
+        Retrieval(
+            direction,
+            _query(dataset, direction, query),
+            [
+                Answers(
+                    name,
+                    int(_ranks(fold, direction)[query]) + 1,
+                    _first_answers(part, direction, query),
+                )
+                for name, fold, part in zip(names, folds, parts, strict=True)
+            ],
+        )
+        for direction in _ANSWERS
+        for query in where_ranks_differ(*(_ranks(fold, direction) for fold in folds))
+    ]
+
+
+def where_ranks_differ(first: Ids, last: Ids, *, count: int = QUERIES) -> list[int]:
+    """Queries that only one of two models answers at once: half for the last, half for the first.
+
+    Of each half, those in which the other model is furthest off. Ranks count from 0.
+
+    >>> where_ranks_differ(np.array([0, 9, 0, 4, 7]), np.array([0, 0, 3, 0, 6]), count=2)
+    [1, 2]
+    """
+    chosen: list[int] = []
+    for right, wrong in ((last, first), (first, last)):
+        gain = np.where((right == 0) & (wrong > 0), wrong, -1)
+        best = np.argsort(-gain, kind="stable")[: count // 2]
+        chosen += [int(query) for query in best if gain[query] > 0]
+    return chosen
+
+
+def _ranks(fold: JudgedFold, direction: Direction) -> Ids:
+    return fold.ranks.i2t if direction == "i2t" else fold.ranks.t2i
+
+
+def _query(dataset: PairDataset, direction: Direction, query: int) -> Item:
+    return image_item(dataset, query) if direction == "i2t" else text_item(dataset, query)
+
+
+def _first_answers(part: ScoredSplit, direction: Direction, query: int) -> list[Item]:
+    """The best of everything for one query."""
+    images, texts, one = part.encoded.images, part.encoded.texts, torch.tensor([query])
+    dataset, contains = part.dataset, part.dataset.positives.contains
+    with torch.no_grad():
+        if direction == "i2t":
+            scores = part.scorer.score_matrix(images[one], texts[:])[0]
+        else:
+            scores = part.scorer.score_matrix(images[:], texts[one])[:, 0]
+    values = as_single(scores).cpu().numpy()
+    items = []
+    for found in np.argsort(-values, kind="stable")[: _ANSWERS[direction]].tolist():
+        score = float(values[found])
+        if direction == "i2t":
+            item = text_item(dataset, found, score=score)
+            right = bool(contains(query, found))
+        else:
+            item = image_item(dataset, found, score=score)
+            right = bool(contains(found, query))
+        items.append(Item(item.text, item.picture, item.name, score, right))
+    return items
+
+
+# Negatives online and offline
+
+
+def mined_negatives(mined: Mined, *, count: int = _ANCHORS) -> list[Negatives]:
+    """Anchors of one batch, with its hardest negative and the first of their list, both ways.
+
+    The teacher scores both. Anchors are spread over the batch; a note tells the place that the
+    batch's negative has in the list.
+    """
+    dataset, lists, pair_ids = mined.dataset, mined.lists, mined.batches[0]
+    scores = next(batch_scores(mined.teacher, mined))
+    matrix = scores.matrix.masked_fill(~scores.negative_mask, -torch.inf).cpu()
+    spread = np.linspace(0, len(pair_ids) - 1, count + 2).astype(int)[1:-1]
+    found = []
+    for place in dict.fromkeys(spread.tolist()):
+        image, text = map(int, pair_ids[place])
+        hardest = matrix[place].max(dim=0)
+        online, listed = int(pair_ids[int(hardest.indices), 1]), lists.i2t[image]
+        found.append(
+            Negatives(
+                "i2t",
+                image_item(dataset, image),
+                text_item(dataset, text),
+                _noted(text_item(dataset, online, score=float(hardest.values)), online, listed),
+                text_item(dataset, int(listed[0]), score=_score(lists.i2t_scores[image, 0])),
+            )
+        )
+        hardest = matrix[:, place].max(dim=0)
+        online, listed = int(pair_ids[int(hardest.indices), 0]), lists.t2i[text]
+        found.append(
+            Negatives(
+                "t2i",
+                text_item(dataset, text),
+                image_item(dataset, image),
+                _noted(image_item(dataset, online, score=float(hardest.values)), online, listed),
+                image_item(dataset, int(listed[0]), score=_score(lists.t2i_scores[text, 0])),
+            )
+        )
+    return sorted(found, key=lambda example: example.direction)
+
+
+def _noted(item: Item, number: int, listed: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Item:
+    places = np.flatnonzero(listed == number)
+    place = f"place {places[0] + 1:,}" if len(places) else f"beyond the first {len(listed):,}"
+    return Item(item.text, item.picture, item.name, item.score, note=place)
+
+
+def _score(score: np.float32) -> float | None:
+    return None if np.isnan(score) else float(score)

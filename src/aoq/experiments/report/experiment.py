@@ -1,0 +1,146 @@
+"""The report of a grid: reads what is done of an experiment, and gathers what its page tells."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aoq.data.dataset import PairDataset, open_dataset
+from aoq.errors import UserError
+from aoq.evaluation.online_share import BATCH_SIZES, OnlineShare, online_shares
+from aoq.experiments.cells import Cell, plan_grid
+from aoq.experiments.definitions import Definition
+from aoq.experiments.report.page import Report
+from aoq.experiments.report.rows import read_rows
+from aoq.experiments.report.scores import Mined
+from aoq.experiments.results import Results, read_results
+from aoq.processes import ALONE
+from aoq.progress import say, warn
+from aoq.recipes import load_recipe
+from aoq.scoring.inner_product import InnerProduct
+from aoq.storage import ROUND_ONE, RunDirectory
+from aoq.training.trained import open_splits
+
+_LEFT_OUT = "intervals, histograms, scores and examples are left out"
+
+
+def read_experiment(
+    definition: Definition,
+    *,
+    out: Path,
+    results: Path,
+    data: Path | None = None,
+    seeds: Sequence[int] | None = None,
+    rows: Sequence[str] | None = None,
+    command: str,
+) -> Report:
+    """What is done of an experiment; `command` is what runs it, without rows and seeds."""
+    cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows)
+    lines = read_results(results, definition.name)
+    own = [cell for cell in cells if cell.is_row]
+    done = [cell for cell in own if (cell.label, cell.recipe.seed) in lines]
+    if not done:
+        raise UserError(f"{results} has no result of {definition.name} yet; run it first.")
+    split = "test" if any(lines[c.label, c.recipe.seed]["test"] for c in done) else "dev"
+    data, dataset = _open_data(done, data, split)
+    mined = None if data is None else _open_mined(done, data)
+    first = {cell.label: cell for cell in reversed(own)}  # of every row the first seed
+    return Report(
+        title=definition.name,
+        description=definition.description,
+        rows=read_rows(definition, cells, lines, dataset=dataset, data=data),
+        dataset=dataset,
+        data=data,
+        mined=mined,
+        shares=() if mined is None else _measure_shares(mined, data),
+        settings={label: first[label].settings for label in _labels(own)},
+        facts=_facts(done, lines, dataset=dataset, mined=mined),
+        commands={
+            label: f"{command} --rows {shlex.quote(label)} --seeds "
+            + " ".join(str(cell.recipe.seed) for cell in own if cell.label == label)
+            for label in _labels(own)
+        },
+    )
+
+
+def _labels(cells: Iterable[Cell]) -> list[str]:
+    return list(dict.fromkeys(cell.label for cell in cells))
+
+
+def _open_data(
+    done: Iterable[Cell], data: Path | None, split: str
+) -> tuple[Path | None, PairDataset | None]:
+    """The data set that is named, or that the runs name; none where neither is there."""
+    if data is not None:
+        return data, open_dataset(data, split)
+    configs = (RunDirectory(cell.folder).config for cell in done)
+    named = (Path(load_recipe(config).data) for config in configs if config.is_file())
+    for folder in dict.fromkeys(named):
+        if folder.is_dir():
+            return folder, open_dataset(folder, split)
+        warn(f"the data set {folder} is not there, so {_LEFT_OUT}; add --data FOLDER.")
+        return None, None
+    warn(f"the runs are not there, so {_LEFT_OUT}; name their folder with --out.")
+    return None, None
+
+
+def _open_mined(done: Iterable[Cell], data: Path) -> Mined | None:
+    """The lists that the first row draws from whose teacher is there."""
+    for cell in done:
+        teacher = cell.teacher
+        if teacher is None or not teacher.lists.is_file():
+            continue
+        round_one = teacher.folder / ROUND_ONE
+        if RunDirectory(round_one).model.is_file() and RunDirectory(cell.folder).config.is_file():
+            return Mined.open(cell.folder, teacher=round_one, lists=teacher.lists, data=data)
+    return None
+
+
+def _measure_shares(mined: Mined, data: Path | None) -> list[OnlineShare]:
+    """By the teacher's scores, unless it is one with which ranking everything takes hours."""
+    pairs = len(mined.dataset.positives.pairs)
+    sizes = {*BATCH_SIZES, mined.settings.batch_size}
+    sizes = {size for size in sizes if 4 * size <= pairs}
+    (part,) = open_splits([mined.teacher], split="train", data=data, on_disk=ALONE)
+    if not isinstance(part.scorer, InnerProduct) or not sizes:
+        return []
+    say("ranking the negatives of random batches in the whole training set")
+    return online_shares(
+        part.scorer, part.encoded, part.dataset.positives, batch_sizes=sorted(sizes)
+    )
+
+
+def _facts(
+    done: Sequence[Cell],
+    lines: Results,
+    *,
+    dataset: PairDataset | None,
+    mined: Mined | None,
+) -> dict[str, str]:
+    """What the figures depend on besides the settings."""
+    own = [lines[cell.label, cell.recipe.seed] for cell in done]
+    facts = {}
+    if dataset is not None:
+        facts["data"] = (
+            f"{dataset.name}, {dataset.split}: {len(dataset):,} images, {dataset.n_texts:,} texts"
+        )
+    if mined is not None:
+        train, lists = mined.dataset, mined.lists
+        facts["trained on"] = f"{len(train):,} images, {train.n_texts:,} texts"
+        facts["teacher's lists"] = f"{lists.depth_texts} texts, {lists.depth_images} images deep"
+    seconds = sorted(line["seconds"] for line in own)
+    facts["seconds of a training"] = f"{seconds[0]:,.0f} to {seconds[-1]:,.0f}, in its last round"
+    facts["threads of a training"] = _told(line.get("threads") for line in own)
+    facts["machine"] = _told(_machine(line.get("machine")) for line in own)
+    return {name: value for name, value in facts.items() if value}
+
+
+def _told(values: Iterable[Any]) -> str:
+    """What is known, each once."""
+    return "; ".join(dict.fromkeys(str(value) for value in values if value))
+
+
+def _machine(machine: Mapping[str, Any] | None) -> str:
+    return ", ".join(f"{name} {value}" for name, value in (machine or {}).items())

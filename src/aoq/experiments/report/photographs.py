@@ -1,0 +1,104 @@
+"""The examples as figures for print, with their pictures: only for folders that stay private.
+
+What a picture shows may belong to somebody, so these figures are never part of a repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+from aoq.experiments.pages import open_picture
+from aoq.experiments.report.examples import Item, Negatives, Retrieval
+from aoq.experiments.report.figures import drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_RIGHT = "#00735a"
+_SIDE = 320  # pixels of a picture's longer side
+_LETTERS = 15  # of 8 points in an inch
+
+
+def sentence_retrievals(examples: Sequence[Retrieval]) -> Figure | None:
+    """A picture, and the sentences that each of two settings puts first."""
+    if not examples:
+        return None
+    with drawing(2.2 * len(examples)) as figure:
+        axes = figure.subplots(len(examples), 3, squeeze=False, width_ratios=(1.4, 2.8, 2.8))
+        for line, example in zip(axes, examples, strict=True):
+            _show(line[0], example.query)
+            for axis, answers in zip(line[1:], example.answers, strict=True):
+                axis.set_axis_off()
+                axis.set_title(f"{answers.setting}: rank {answers.rank}", fontsize=8)
+                top = 1.0
+                for item in answers.items:
+                    text = fill(f"{'✓' if item.right else '·'} {item.text}", int(2.8 * _LETTERS))
+                    axis.text(0, top, text, va="top", color=_RIGHT if item.right else "black")
+                    top -= 0.03 + 0.075 * (text.count("\n") + 1)
+    return figure
+
+
+def image_retrievals(examples: Sequence[Retrieval]) -> Figure | None:
+    """A sentence, and the pictures that each of two settings puts first."""
+    if not examples:
+        return None
+    with drawing(1.75 * len(examples)) as figure:
+        bands = figure.subfigures(len(examples), 1, squeeze=False)[:, 0]
+        for band, example in zip(bands, examples, strict=True):
+            band.suptitle(fill(f"“{example.query.text}”", 100), fontsize=8, x=0.01, ha="left")
+            for half, answers in zip(band.subfigures(1, 2), example.answers, strict=True):
+                title = f"{answers.setting}: rank {answers.rank}"
+                half.suptitle(title, fontsize=8, x=0.02, ha="left", color="#5b6577")
+                axes = half.subplots(1, len(answers.items), squeeze=False)[0]
+                for axis, item in zip(axes, answers.items, strict=True):
+                    _show(axis, item)
+    return figure
+
+
+def negatives_side_by_side(examples: Sequence[Negatives]) -> Figure | None:
+    """Anchors with what belongs to them, the hardest of a batch and the first of the list."""
+    if not examples:
+        return None
+    with drawing(1.95 * len(examples)) as figure:
+        axes = figure.subplots(len(examples), 3, squeeze=False)
+        for line, example in zip(axes, examples, strict=True):
+            pair = (example.anchor, example.positive)
+            picture = next((item for item in pair if item.picture is not None), pair[0])
+            own = example.positive if example.direction == "i2t" else example.anchor
+            _show(line[0], picture, f"the pair\n{_short(own)}")
+            _show(line[1], example.online, f"online, {_told(example.online)}")
+            _show(line[2], example.offline, f"offline, {_told(example.offline)}")
+    return figure
+
+
+def _show(axis: Axes, item: Item, title: str = "") -> None:
+    """The picture, ticked and framed where it is right; or the words, where there is none."""
+    axis.set_xticks([])
+    axis.set_yticks([])
+    picture = open_picture(item.picture, side=_SIDE)
+    if picture is None:
+        axis.text(0.5, 0.5, fill(item.text or "", 30), ha="center", va="center")
+        axis.set_xlim(0, 1)
+    else:
+        axis.imshow(picture)
+        axis.set_anchor("W")
+    for spine in axis.spines.values():
+        spine.set_visible(picture is None or item.right)
+        spine.set(color=_RIGHT if item.right else "#999999", linewidth=3 if item.right else 0.6)
+    if item.right:
+        axis.set_xlabel("✓", color=_RIGHT, labelpad=1)
+    if title:
+        axis.set_title(title, fontsize=8)
+
+
+def _told(item: Item) -> str:
+    score = "" if item.score is None else f"score {item.score:.2f}"
+    told = ", ".join(part for part in (score, item.note) if part)
+    return f"{told}\n{_short(item)}" if item.picture is not None else told
+
+
+def _short(item: Item) -> str:
+    return fill(item.text or "", 2 * _LETTERS)

@@ -1,0 +1,215 @@
+"""Tables in the paper's layout: both directions, rsum, groups of one model, the best of each bold.
+
+A cell is the mean over the seeds with the sample's standard deviation. What other queries would
+change stands beside it: 95 % intervals of rsum, and of what a row has more than the first of its
+group on the same queries. Files for other programs have every figure unrounded.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from aoq.evaluation.bootstrap import RECALLS, Difference, Interval
+from aoq.evaluation.seeds import Spread
+from aoq.experiments.report.rows import ResultRow, groups_of
+
+FIGURES = (*RECALLS, "rsum")
+HEADINGS = ("R@1", "R@5", "R@10", "R@1", "R@5", "R@10", "rsum")
+DIRECTIONS = ("sentence retrieval (i2t)", "image retrieval (t2i)")
+COMPARED = {"i2t_r1": "i2t R@1", "t2i_r1": "t2i R@1", "rsum": "rsum"}
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A figure as people read it."""
+
+    value: str
+    deviation: str = ""
+    best: bool = False
+
+    @property
+    def plain(self) -> str:
+        return f"{self.value} ± {self.deviation}" if self.deviation else self.value
+
+
+@dataclass(frozen=True)
+class ShownRow:
+    """A row of the table, ready to be set."""
+
+    label: str
+    figures: tuple[Shown, ...]
+    seeds: str
+    interval: str
+    "Of rsum."
+    gains: tuple[str, ...]
+    "Of what is in `COMPARED`, over the first row of the group; empty for that row."
+
+
+def shown_groups(rows: Sequence[ResultRow]) -> list[list[ShownRow]]:
+    """The rows of each group, in order."""
+    return [_shown_group(group) for group in groups_of(rows)]
+
+
+def _shown_group(group: Sequence[ResultRow]) -> list[ShownRow]:
+    best = {
+        name: max((f"{row.spreads[name].mean:.1f}" for row in group if row.spreads), key=float)
+        for name in FIGURES
+        if sum(bool(row.spreads) for row in group) > 1
+    }
+    shown = []
+    for row in group:
+        gained = row.minus(group[0])
+        drawn = row.resampled
+        done = len(row.trainings)
+        shown.append(
+            ShownRow(
+                label=row.label,
+                figures=tuple(_shown(row.spreads.get(name), best.get(name)) for name in FIGURES),
+                seeds=f"{done}" if done == len(row.seeds) else f"{done} of {len(row.seeds)}",
+                interval=NOTHING if drawn is None else _interval(drawn.intervals()["rsum"]),
+                gains=tuple(_gain(gained[name]) for name in COMPARED) if gained else (),
+            )
+        )
+    return shown
+
+
+def _shown(spread: Spread | None, best: str | None) -> Shown:
+    """Equal after rounding is equally good, as in the paper."""
+    if spread is None:
+        return Shown(NOTHING)
+    value = f"{spread.mean:.1f}"
+    deviation = "" if spread.deviation is None else f"{spread.deviation:.1f}"
+    return Shown(value, deviation, best=value == best)
+
+
+def _interval(interval: Interval) -> str:
+    return f"[{interval.low:.1f}, {interval.high:.1f}]"
+
+
+def _gain(difference: Difference) -> str:
+    return f"{difference.value:+.1f} {_interval(difference)}"
+
+
+# For people
+
+
+def terminal_tables(rows: Sequence[ResultRow], *, title: str) -> list[Table]:
+    """The figures, and how far to believe rsum; on narrow terminals deviations go below."""
+    figures, believed = (
+        Table(title=heading, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for heading in (title, "rsum, 95 % intervals over queries")
+    )
+    figures.add_column("", overflow="fold")
+    for heading, mark in zip(HEADINGS, ("i2t ", "", "", "t2i ", "", "", ""), strict=True):
+        figures.add_column(mark + heading, justify="right")
+    figures.add_column("seeds", justify="right", no_wrap=True)
+    believed.add_column("", overflow="fold")
+    for heading in ("rsum", "more than the first of the group"):
+        believed.add_column(heading, justify="right", no_wrap=True)
+    for group in shown_groups(rows):
+        for row in group:
+            cells = [
+                Text(cell.plain.replace("± ", "±"), style="bold" if cell.best else "")
+                for cell in row.figures
+            ]
+            gain, last = row.gains[-1] if row.gains else "", row is group[-1]
+            figures.add_row(Text(row.label), *cells, row.seeds, end_section=last)
+            if row.interval != NOTHING:
+                believed.add_row(Text(row.label), row.interval, gain, end_section=last)
+    return [figures, believed] if believed.rows else [figures]
+
+
+def markdown_table(rows: Sequence[ResultRow]) -> str:
+    """Both as one table of Markdown; a group begins where the first column is bold.
+
+    Deviations are over the seeds, brackets 95 % intervals over the queries.
+    """
+    headings = (
+        *(f"{side} {heading}" for side in ("i2t", "t2i") for heading in ("R@1", "R@5", "R@10")),
+        *("rsum", "seeds", "rsum, interval", "rsum more than the first"),
+    )
+    lines = [
+        f"| | {' | '.join(headings)} |",
+        f"| --- |{' ---: |' * len(headings)}",
+    ]
+    for group in shown_groups(rows):
+        for row in group:
+            cells = [f"**{cell.plain}**" if cell.best else cell.plain for cell in row.figures]
+            label = row.label.replace("|", "\\|")
+            shown = f"**{label}**" if row is group[0] else label
+            gain = row.gains[-1] if row.gains else ""
+            lines.append(f"| {' | '.join((shown, *cells, row.seeds, row.interval, gain))} |")
+    return "\n".join(lines) + "\n"
+
+
+# For programs
+
+
+def rows_csv(rows: Sequence[ResultRow]) -> str:
+    """A line a row: every figure's mean, deviation, interval and difference, unrounded."""
+    lines = []
+    for group in groups_of(rows):
+        for row in group:
+            line: dict[str, Any] = {
+                "row": row.label,
+                "seeds": " ".join(str(t.seed) for t in row.trainings),
+                "seeds_wanted": " ".join(map(str, row.seeds)),
+                "compared_with": group[0].label if row is not group[0] else "",
+            }
+            drawn, gained = row.resampled, row.minus(group[0])
+            intervals = {} if drawn is None else drawn.intervals()
+            for name in FIGURES:
+                spread, interval, gain = (
+                    found.get(name) for found in (row.spreads, intervals, gained)
+                )
+                line |= {
+                    name: getattr(spread, "mean", None),
+                    f"{name}_deviation": getattr(spread, "deviation", None),
+                    f"{name}_low": getattr(interval, "low", None),
+                    f"{name}_high": getattr(interval, "high", None),
+                    f"{name}_more": getattr(gain, "value", None),
+                    f"{name}_more_low": getattr(gain, "low", None),
+                    f"{name}_more_high": getattr(gain, "high", None),
+                    f"{name}_more_below_zero": getattr(gain, "below_zero", None),
+                }
+            lines.append(line)
+    return csv_text(lines)
+
+
+def cells_csv(rows: Sequence[ResultRow]) -> str:
+    """A line a training: its figures, unrounded where its ranks are there."""
+    return csv_text(
+        [
+            {
+                "row": row.label,
+                "recipe": training.line.get("recipe"),
+                "seed": training.seed,
+                **training.figures,
+                "dev_rsum": training.line.get("dev", {}).get("rsum"),
+                "best_epoch": training.line.get("best_epoch"),
+                "seconds": training.line.get("seconds"),
+            }
+            for row in rows
+            for training in row.trainings
+        ]
+    )
+
+
+def csv_text(lines: Sequence[dict[str, Any]]) -> str:
+    """Lines with the columns of the longest of them; what is not known is empty."""
+    if not lines:
+        return ""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, max(lines, key=len).keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return file.getvalue()
