@@ -376,6 +376,15 @@ def test_a_definition_with_a_mistake_is_refused_with_a_sentence(tmp_path, text):
     assert MISTAKES[text] in str(refused.value)
 
 
+def test_an_experiment_is_resumed_with_the_data_it_was_begun_with(whole, tmp_path):
+    definition, _, out = whole
+    resumed = aoq("experiment", definition, "--resume", "--out", out)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "0 are to come" in resumed.stderr
+    refused = aoq("experiment", definition, "--resume", "--out", tmp_path)
+    assert_refused(refused, "holds no runs to go on with")
+
+
 def test_unknown_experiments_and_missing_data_are_refused(whole):
     definition, _, out = whole
     assert_refused(aoq("experiment", "table9"), "there is no experiment table9", "flickr8k-table1")

@@ -40,8 +40,9 @@ def demo(
     best = max(settings, key=lambda setting: float(setting.result["rsum"])).folder
     data = out / f"scenes-{size}"
     next_steps(
+        f"aoq index {best}",
+        f"aoq serve {best}",
         f"aoq evaluate {best} --split dev",
-        f"aoq mine {best}",
         f"aoq run scenes-small --data {data} --out runs/other --seed 1",
         f"aoq data check {data}",
     )

@@ -27,6 +27,7 @@ def experiment(
     results: Path | None = None,
     list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
     report: Path | None = None,
+    resume: Flag = False,
     force: Flag = False,
 ) -> None:
     """Run the rows of an experiment, each with several seeds, side by side.
@@ -55,6 +56,8 @@ def experiment(
         Only show the rows, and rsum where they are done.
     report
         Only write tables, figures and a page about what is done to this folder.
+    resume
+        Go on with what is in `out`, with the data set that it was begun with.
     force
         Do again what was done with other settings or data.
     """
@@ -70,12 +73,14 @@ def experiment(
         return
     definition = load_definition(name)
 
-    from aoq.experiments.cells import plan_grid
+    from aoq.experiments.cells import begun_with, plan_grid
     from aoq.experiments.grid import run_grid
     from aoq.experiments.results import grid_table, read_results, results_file
 
     out = out or Path("runs") / definition.name
     results = results or results_file(out)
+    if resume and data is None:
+        data = begun_with(out)
     again = f"aoq experiment {name} --data {data or 'FOLDER'} --out {out}"
     if list_:
         cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows)

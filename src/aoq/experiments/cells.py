@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from aoq.config import Recipe
+from aoq.errors import UserError
 from aoq.experiments.definitions import Definition, Row
 from aoq.experiments.lanes import Part
 from aoq.experiments.runs import RunSummary
-from aoq.recipes import settings_that_matter
-from aoq.storage import ROUND_ONE, ROUND_TWO, RunDirectory, hash_parts
+from aoq.recipes import load_recipe, settings_that_matter
+from aoq.storage import CONFIG, ROUND_ONE, ROUND_TWO, RunDirectory, hash_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +110,13 @@ def plan_grid(
             cell = planner.cell(row)
             found |= {each.name: each for each in (*cell.needs, cell)}
     return list(found.values())
+
+
+def begun_with(out: Path) -> Path:
+    """The data set of an experiment that was begun in a folder."""
+    for config in sorted(out.glob(f"*/seed-*/{CONFIG}")):
+        return Path(load_recipe(config).data)
+    raise UserError(f"{out} holds no runs to go on with; begin with --data FOLDER.")
 
 
 @dataclass(frozen=True)
