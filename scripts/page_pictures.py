@@ -12,10 +12,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -24,26 +20,9 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from aoq.retrieval.matcher import Matcher
 from aoq.web.app import make_app
 from aoq.web.limits import Limits
-from aoq.web.server import address_of, listen, make_server
+from aoq.web.server import running
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "images"
-
-
-@contextmanager
-def serving(matchers: list[Matcher]) -> Iterator[str]:
-    """The address of a server that ends with the block."""
-    limits = Limits()
-    server = make_server(make_app(matchers, limits=limits), limits)
-    with listen("127.0.0.1", 0) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        try:
-            yield address_of(listener)
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 def require_scenes(matcher: Matcher) -> None:
@@ -108,7 +87,11 @@ def main() -> None:
         require_scenes(matcher)
     text = found_by_all(matchers)
     (image,) = matchers[0].index.texts[text].images
-    with serving(matchers) as address, sync_playwright() as playwright:
+    limits = Limits()
+    with (
+        running(make_app(matchers, limits=limits), limits) as address,
+        sync_playwright() as playwright,
+    ):
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         photograph(browser, address, text=text, image=image)
         browser.close()

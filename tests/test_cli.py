@@ -189,11 +189,15 @@ def test_lists_are_refused_in_round_one(tmp_path, recipe_file):
     assert "--candidates is for round two" in done.stderr
 
 
-def test_the_folder_of_a_whole_run_points_to_its_rounds(tmp_path, recipe_file):
+def test_the_folder_of_a_whole_run_stands_for_its_last_round(tmp_path, recipe_file):
     aoq("run", recipe_file, "--out", tmp_path / "run", "--round-two.epochs", 1)
-    done = aoq("evaluate", tmp_path / "run")
-    assert done.returncode == 2
-    assert str(tmp_path / "run" / "round-two") in done.stderr
+    judged = [
+        aoq("evaluate", folder, "--json")
+        for folder in (tmp_path / "run", tmp_path / "run" / "round-two")
+    ]
+    assert [done.returncode for done in judged] == [0, 0]
+    whole, last = (json.loads(done.stdout) for done in judged)
+    assert whole["rsum"] == last["rsum"]
 
 
 def test_a_file_where_a_folder_should_go_is_one_sentence(tmp_path, recipe_file):

@@ -65,6 +65,18 @@ def remove_leftovers(folder: Path, *, of: str = "*") -> None:
             leftover.unlink()
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder at once for all who look: its files go when it has lost its name."""
+    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    path.replace(aside / path.name)
+    shutil.rmtree(aside)
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether it is a lock, or what a killed process had begun to write: nothing of anybody's."""
+    return path.name == _LOCK or path.match(_LEFTOVER.format("*"))
+
+
 def write_text(path: Path, text: str) -> None:
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -190,6 +202,12 @@ class RunDirectory:
     @property
     def report(self) -> Path:
         return self.path / "report.html"
+
+    def last_round(self) -> RunDirectory:
+        """This folder, if it holds a trained model; of a run of rounds, the last that does."""
+        rounds = (RunDirectory(self.path / name) for name in ("", ROUND_TWO, ROUND_ONE))
+        found = next((each for each in rounds if each.model.is_file()), self)
+        return found.require_trained()
 
     def require_trained(self) -> RunDirectory:
         """This run, if it holds a trained model."""

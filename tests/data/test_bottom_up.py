@@ -96,8 +96,8 @@ def encoded(*numbers: float) -> bytes:
     ("column", "value", "sentence"),
     [
         (0, b" ", "image_id is empty"),
-        (1, b"0", "image_w is '0'; expected a number"),
-        (2, b"many", "image_h is 'many'; expected a number"),
+        (1, b"0", "image_w is '0'; expected a whole number above 0"),
+        (2, b"many", "image_h is 'many'; expected a whole number above 0"),
         (2, b"-4", "image_h is '-4'"),
         (3, b"99999999", "num_boxes is '99999999'"),
         (3, b"5", "boxes are 48 bytes; expected float32 numbers, equally many for each of 5"),
@@ -105,7 +105,11 @@ def encoded(*numbers: float) -> bytes:
         (4, b"%%%", "boxes are no base64"),
         (4, b"", "boxes are 0 bytes"),
         (4, encoded(*[np.nan] * 12), "boxes hold NaN"),
-        (4, encoded(*[9, 9, 1, 1] * 3), "expected left, top, right and bottom of each, in this"),
+        (
+            4,
+            encoded(1, 1, 9, 9, 1, 9, 9, 1, 9, 1, 1, 9),
+            "box 2 of 3 is [1.0, 9.0, 9.0, 1.0]; expected left, top, right and bottom, in this",
+        ),
         (5, b"abc", "features are no base64"),
         (5, encoded(*[1] * 16), "features are 64 bytes"),
         (5, encoded(*[1] * 15), "5 features a box; expected 16 as before"),
@@ -129,13 +133,22 @@ def test_a_damaged_field_is_refused_with_its_line(
 
 
 def test_everything_damaged_is_named_together(file: Path) -> None:
-    file.write_bytes(b"three\tcolumns\tonly\n" + file.read_bytes() + bottom_up_line("8"))
+    file.write_bytes(file.read_bytes() + b"three\tcolumns\tonly\n" + bottom_up_line("8"))
     with pytest.raises(UserError) as caught:
         BottomUpFile.open(file)
     assert [problem.removeprefix(f"{file}, ") for problem in caught.value.problems] == [
-        "line 1: 3 columns; expected 6, separated by tabs: " + ", ".join(bottom_up.COLUMNS) + ".",
-        "line 5: the image 8 is there already in line 3.",
+        "line 4: 3 columns; expected 6, separated by tabs: " + ", ".join(bottom_up.COLUMNS) + ".",
+        "line 5: the image 8 is there already in line 2.",
     ]
+
+
+def test_a_file_of_other_columns_is_left_after_its_first_line(file: Path) -> None:
+    header = b"image_id\tboxes\n"
+    file.write_bytes(header + b"three\tcolumns\tonly\n" * 3)
+    with pytest.raises(UserError) as caught:
+        BottomUpFile.open(file)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{file}, line 1: 2 columns; expected 6")
 
 
 @pytest.mark.parametrize(

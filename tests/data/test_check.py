@@ -121,8 +121,34 @@ def test_equal_features_in_two_splits_without_ids_are_one_image(folder: Path) ->
 def test_ids_say_which_image_is_in_two_splits(folder: Path) -> None:
     for split, ids in (("train", "1 2 3"), ("dev", "4 5 6"), ("test", "7 2 9")):
         (folder / f"{split}_ids.txt").write_text(ids.replace(" ", "\n") + "\n")
-    (error,) = check_dataset(folder).errors
-    assert "test_ims.npy, image row 1: the image 2 is also in train, row 1" in error
+    change_rows(folder, "test", {1: np.load(folder / "train_ims.npy")[1]})
+    (finding,) = check_dataset(folder).findings
+    assert (finding.title, finding.is_error) == ("Images in two splits", True)
+    assert finding.places == (
+        f"{folder}/test_ims.npy, image row 1: the image 2 is also in train, row 1",
+    )
+
+
+def test_an_id_of_different_features_names_no_one_image(folder: Path) -> None:
+    for split, ids in (("train", "1 2 3"), ("dev", "4 5 6"), ("test", "7 2 9")):
+        (folder / f"{split}_ids.txt").write_text(ids.replace(" ", "\n") + "\n")
+    (finding,) = check_dataset(folder).findings
+    assert finding.title == "Ids in two splits that do not name one image"
+    assert finding.is_error
+    assert "test_ims.npy, image row 1: the image 2 is also in train, row 1" in finding.places[0]
+
+
+def test_ids_of_one_split_do_not_hide_what_two_others_share(folder: Path) -> None:
+    (folder / "dev_ids.txt").write_text("4\n5\n6\n")
+    image = np.load(folder / "train_ims.npy")[1]
+    change_rows(folder, "test", {2: image})
+    change_rows(folder, "dev", {0: image})
+    (finding,) = check_dataset(folder).findings
+    assert finding.title == "Images in two splits"
+    assert [place.split(": ")[1] for place in finding.places] == [
+        "the image 4 is also in train, row 1",
+        "the image test:2 is also in train, row 1",
+    ]
 
 
 def test_the_test_set_may_be_part_of_testall(folder: Path) -> None:
@@ -272,11 +298,20 @@ def test_a_folder_of_which_nothing_can_be_opened_is_still_reported(folder: Path)
     assert found(report, "What does not fit together").count == 3
 
 
-def test_a_finding_counts_every_place_and_keeps_the_first(folder: Path) -> None:
+def test_the_json_report_has_every_place_and_the_terminal_the_first(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_precomp(folder, "train", images=30)
     change_rows(folder, "train", dict.fromkeys(range(30), np.nan))
-    finding = found(check_dataset(folder), "NaN or infinite features")
-    assert (finding.count, len(finding.places)) == (30, 20)
+    for options in ([], ["--json"]):
+        with pytest.raises(UserError, match="cannot be used as it is"):
+            run_check(folder, *options)
+    shown, told = capsys.readouterr().out.rstrip().rsplit("\n", 1)
+    assert "NaN or infinite features: 30" in shown
+    assert "and 20 more" in shown
+    (finding,) = json.loads(told)["errors"]
+    assert finding["count"] == 30
+    assert finding["places"][29] == f"{folder}/train_ims.npy, image row 29"
 
 
 def test_equal_pictures_under_different_ids_are_a_leak_to_judge(folder: Path) -> None:
@@ -332,6 +367,29 @@ def test_captions_that_differ_in_a_word_are_found_by_a_thorough_look(folder: Pat
         "'two men ride bikes uphill' of test_caps.txt, line 4 and "
         "'Two men ride bikes uphill, fast' of dev_caps.txt, line 5"
     ) in found(report, near[1]).places
+
+
+def test_punctuation_makes_no_other_caption_and_hides_none(folder: Path) -> None:
+    """The equal ones are told as equal, and the near one beside them as near."""
+    captions = {
+        0: "a brown dog in the snow",
+        5: "A brown dog in the snow .",
+        10: "a dog in the snow",
+    }
+    change_captions(folder, "train", captions)
+    report = check_dataset(folder, thorough=True)
+    assert found(report, "Captions of several images").places == (
+        "'A brown dog in the snow .' of train_caps.txt, line 6 and train_caps.txt, line 1",
+    )
+    near = [
+        p for p in found(report, "Captions of several images but for a word").places if "dog" in p
+    ]
+    assert [place.partition(" and ")[0] for place in near] == [
+        "'a brown dog in the snow' of train_caps.txt, line 1",
+        "'A brown dog in the snow .' of train_caps.txt, line 6",
+        "'a dog in the snow' of train_caps.txt, line 11",
+    ]
+    assert all("'a dog in the snow'" in place for place in near)
 
 
 def test_a_copy_of_a_picture_in_another_split_is_found_by_a_thorough_look(folder: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -191,14 +192,50 @@ def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
     assert extract.cache_folder() == Path.home() / ".cache" / "aoq"
 
 
-def test_a_damaged_file_of_the_cache_is_named(
-    tmp_path: Path, mean_colour: type[MeanColour]
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda place: place.write_bytes(place.read_bytes()[:1000]),
+        lambda place: place.write_bytes(b""),
+        lambda place: place.write_bytes(b"PK\x03\x04 no archive"),
+        lambda place: np.save(place, np.zeros((4, 1280), np.float16)),
+        lambda place: np.save(place, np.zeros((36, 1280), np.float64)),
+        lambda place: np.save(place, np.array([{}]), allow_pickle=True),
+    ],
+)
+def test_what_is_damaged_in_the_cache_is_extracted_again(
+    tmp_path: Path, mean_colour: type[MeanColour], damage: Callable[[Path], object]
 ) -> None:
-    picture = grey(tmp_path / "a.png", 40)
-    (place,) = extract_pictures([picture], DEFAULT_SOURCE).stored.values()
-    place.write_bytes(place.read_bytes()[:1000])
-    with pytest.raises(UserError, match=rf"{place} in the cache is damaged .*; remove the file"):
+    pictures = [grey(tmp_path / "a.png", 40), grey(tmp_path / "b.png", 50)]
+    place, _ = extract_pictures(pictures, DEFAULT_SOURCE).stored.values()
+    damage(place)
+    with pytest.raises(UserError, match=f"{place} in the cache is damaged or gone; start again"):
         load_regions(place, DEFAULT_SOURCE)
+    extract_pictures(pictures, DEFAULT_SOURCE)
+    assert load_regions(place, DEFAULT_SOURCE)[0, 0] == 40
+    assert mean_colour.seen() == 3
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_regions_of_another_width_are_extracted_again(
+    tmp_path: Path, mean_colour: type[MeanColour], kept: int
+) -> None:
+    """Beside sound ones, and beside pictures that are not extracted yet."""
+    pictures = [grey(tmp_path / "a.png", 40), grey(tmp_path / "b.png", 50)]
+    place, *_ = extract_pictures(pictures[:kept], DEFAULT_SOURCE).stored.values()
+    np.save(place, np.zeros((36, 7), np.float16))
+    stored = extract_pictures(pictures, DEFAULT_SOURCE).stored
+    assert [load_regions(at, DEFAULT_SOURCE).shape for at in stored.values()] == [(36, 1280)] * 2
+
+
+def test_a_name_that_is_no_utf8_is_left_out(tmp_path: Path, mean_colour: type[MeanColour]) -> None:
+    unnameable = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png"))
+    grey(unnameable, 1)
+    good = grey(tmp_path / "café.png", 2)
+    extraction = extract_pictures([unnameable, good], DEFAULT_SOURCE)
+    assert list(extraction.stored) == [good]
+    assert extraction.skipped[unnameable].reason == "has a name that is no UTF-8"
+    assert extraction.problems[0].endswith("; rename it.")
 
 
 def test_what_cannot_be_used_is_left_out_with_its_reason(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -106,10 +107,33 @@ def test_a_bottom_up_file_becomes_a_folder_and_a_data_set(tmp_path: Path) -> Non
         (["extract", "{}", "--workers", "-1"], "Must be >= 0"),
         (["extract", "{}", "--backbone", "{}"], "cannot be used as a backbone"),
         (["data", "build", "{}/a.csv", "--out", "{}/o", "--regions", "3"], "name a bottom-up file"),
+        (["extract", "{}/a.PNG", "--out", "{}/o"], r"a.PNG is a picture; name its folder"),
         (
             ["data", "build", "scenes", "--out", "{}/o", "--features", "{}/a.tsv"],
-            "--features takes regions as they are",
+            "scenes are drawn: leave out --features",
         ),
+        (
+            ["data", "build", "scenes", "--out", "{}/o", "--pictures", "{}", "--splits", "{}"],
+            "scenes are drawn: leave out --pictures and --splits",
+        ),
+        (
+            ["data", "build", "{}/a.csv", "--out", "{}/o", "--size", "tiny", "--seed", "0"],
+            "only scenes have a size and a seed: leave out --size and --seed",
+        ),
+        (
+            ["data", "build", "{}", "--out", "{}/o", "--features", "{}", "--workers=1", "--grid=3"],
+            "--features takes regions as they are: leave out --grid and --workers",
+        ),
+        (
+            ["data", "build", "{}/b.csv", "--out", "{}/o", "--features", "{}/none.tsv"],
+            "b.csv is empty",
+        ),
+        (["data", "build", "{}/b.csv", "--out", "{}/taken"], "taken exists and is no data set"),
+        (
+            ["data", "build", "{}/b.csv", "--out", "{}/taken", "--features", "{}/none.tsv"],
+            "taken exists and is no data set",
+        ),
+        (["extract", "{}/b.csv", "--out", "{}/taken"], "taken exists and is no folder of regions"),
         (
             ["data", "build", "{}/a.csv", "--out", "{}/o", "--features", "{}"],
             "is no folder of regions: regions.json is missing",
@@ -119,6 +143,81 @@ def test_a_bottom_up_file_becomes_a_folder_and_a_data_set(tmp_path: Path) -> Non
 def test_mistakes_are_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
     (tmp_path / "a.tsv").write_bytes(bottom_up_line("1"))
     (tmp_path / "a.csv").write_text("image,caption\n1.jpg,a dog\n")
+    (tmp_path / "a.PNG").touch()
+    (tmp_path / "b.csv").touch()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").touch()
     with pytest.raises((UserError, CycloptsError), match=sentence):
         aoq(*(argument.format(tmp_path) for argument in arguments))
     assert not (tmp_path / "o").exists()
+
+
+def test_a_name_that_is_no_utf8_is_left_out_and_the_others_are_written(
+    tmp_path: Path, tiny_models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "photos"
+    photos(folder, 2)[1].rename(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.png"))
+    aoq("extract", folder, "--backbone", tiny_models / "vit", "--out", tmp_path / "out")
+    said = capsys.readouterr().err
+    assert r"it has a name that is no UTF-8 (caf\udce9.png); rename it." in said
+    assert RegionFolder.open(tmp_path / "out").ids == ("0.png",)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e6])
+def test_regions_that_are_no_numbers_are_refused_by_image_and_leave_nothing(
+    tmp_path: Path, value: float
+) -> None:
+    names = [Path(f"{number}.jpg") for number in range(4)]
+    captions = captions_of(names, tmp_path / "captions.jsonl")
+    (tmp_path / "a.tsv").write_bytes(b"".join(bottom_up_line(str(n), seed=n) for n in range(4)))
+    regions = tmp_path / "regions"
+    aoq("extract", tmp_path / "a.tsv", "--out", regions)
+    features = np.load(regions / "features.npy").astype(np.float32)
+    features[2, 1, 0] = value
+    np.save(regions / "features.npy", features)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UserError, match="regions: the regions of 2 hold NaN, infinite or enormous"):
+        aoq("data", "build", captions, "--features", regions, "--out", tmp_path / "built")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_next_command_is_one_that_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captions = captions_of([Path(f"{number}.jpg") for number in range(4)], tmp_path / "a.jsonl")
+    (tmp_path / "a.tsv").write_bytes(b"".join(bottom_up_line(str(n), seed=n) for n in range(4)))
+    regions, data = tmp_path / "my regions", tmp_path / "my data"
+    aoq("extract", tmp_path / "a.tsv", "--out", regions)
+    aoq("data", "build", captions, "--features", regions, "--out", data)
+    said = capsys.readouterr().err.replace("\n", "")
+    assert f"next: aoq data build captions.json --features '{regions}' --out data/mine" in said
+    assert f"next: aoq run vsrn-flickr8k --data '{data}' --out 'runs/my data'" in said
+
+
+@pytest.mark.usefixtures("mean_colour")
+def test_scenes_are_followed_by_their_own_recipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aoq("data", "build", "scenes", "--size", "tiny", "--out", tmp_path / "scenes")
+    assert "next: aoq run scenes-tiny --data" in capsys.readouterr().err
+
+
+def test_regions_named_by_folder_and_file_fit_karpathys_names(tmp_path: Path) -> None:
+    """The pictures are on another machine, where they lie in the folders that the file names."""
+    images = [
+        {
+            "filepath": "val2014",
+            "filename": f"{n}.jpg",
+            "split": split,
+            "sentences": [{"raw": text}],
+        }
+        for n, (split, text) in enumerate(
+            [("train", "a red cat"), ("val", "a cow"), ("test", "two")]
+        )
+    ]
+    (tmp_path / "dataset.json").write_text(json.dumps({"images": images}))
+    lines = [bottom_up_line(f"val2014/{n}.jpg", seed=n) for n in range(3)]
+    (tmp_path / "a.tsv").write_bytes(b"".join(lines))
+    build = ("data", "build", tmp_path / "dataset.json", "--features", tmp_path / "a.tsv")
+    aoq(*build, "--out", tmp_path / "built")
+    assert open_dataset(tmp_path / "built", "test").image_ids == ("val2014/2.jpg",)

@@ -24,7 +24,7 @@ def pictures(tmp_path: Path) -> Path:
     folder = tmp_path / "pictures"
     folder.mkdir()
     for name in ("a.jpg", "b.jpg", "c.jpg"):
-        (folder / name).write_bytes(b"never opened by the readers")
+        (folder / name).write_text(f"{name} is never decoded by the readers")
     return folder
 
 
@@ -204,6 +204,48 @@ def test_ranked_splits_are_80_10_10_whatever_the_order(names: set[str]) -> None:
     counts = Counter(split_of.values())
     assert counts["dev"] == counts["test"] == max(1, round(len(names) / 10))
     assert counts.total() == len(names)
+
+
+def test_copies_of_a_picture_are_shared_out_together(pictures: Path) -> None:
+    """In every order of the file, and with the one of them that has a split."""
+    names = [f"{number}.jpg" for number in range(40)]
+    for number, name in enumerate(names):
+        write(pictures, name, f"picture {number % 10}")
+    lines = [f"{name},a cat\n" for name in names]
+    records = read(pictures, "x.csv", "image,caption\n" + "".join(lines))
+    split_of = {record.image_id: record.split for record in records}
+    assert Counter(split_of.values()) == {"train": 32, "dev": 4, "test": 4}
+    assert all(split_of[name] == split_of[f"{n % 10}.jpg"] for n, name in enumerate(names))
+    again = read(pictures, "x.csv", "image,caption\n" + "".join(reversed(lines)))
+    assert {record.image_id: record.split for record in again} == split_of
+    given = ROW + "".join(f"{name},a cat,{'dev' if name == '39.jpg' else ''}\n" for name in names)
+    settled = {record.image_id: record.split for record in read(pictures, "x.csv", given)}
+    assert {settled[name] for name in ("9.jpg", "19.jpg", "29.jpg", "39.jpg")} == {"dev"}
+
+
+def test_hidden_files_are_no_pictures_without_captions(
+    pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What `aoq extract` does not look at is not missed either."""
+    (pictures / ".thumbnails").mkdir()
+    for name in (".hidden.jpg", ".thumbnails/a.jpg"):
+        write(pictures, name, "")
+    read(pictures, "x.csv", "image,caption\na.jpg,a cat\nb.jpg,a dog\n")
+    assert "1 pictures have no caption" in capsys.readouterr().err
+
+
+def test_karpathy_keeps_the_folder_of_pictures_that_are_elsewhere(pictures: Path) -> None:
+    """Regions are named like their pictures, folder and all."""
+    images = [
+        {"filepath": "val2014", "filename": f"{n}.jpg", "split": "val", "sentences": [{"raw": "a"}]}
+        for n in ("a", "x")
+    ]
+    path = write(pictures.parent, "x.json", karpathy(*images))
+    records = read_records(path, pictures=pictures, need_pictures=False)
+    assert [record.picture.relative_to(pictures).as_posix() for record in records] == [
+        "a.jpg",
+        "val2014/x.jpg",
+    ]
 
 
 ROW = "image,caption,split\n"

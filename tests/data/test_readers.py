@@ -69,12 +69,22 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "an open quote in the header": (
         "x.csv",
         'image,"caption\na.jpg,a cat\n',
-        "x.csv, line 2: no valid CSV (unexpected end of data); expected every double quote",
+        "x.csv, line 1: no valid CSV (unexpected end of data); expected every double quote",
     ),
     "a header in one pair of quotes": (
         "x.csv",
         '"image,caption"\n',
         "x.csv, line 1: the columns are 'image,caption'; expected a header with image and caption",
+    ),
+    "an open quote before many lines": (
+        "x.csv",
+        'image,caption\na.jpg,"a\ncat"\nb.jpg,"a dog\n' + "c.jpg,a cow\n" * 5,
+        "x.csv, line 4: no valid CSV (unexpected end of data)",
+    ),
+    "a row of several lines": (
+        "x.csv",
+        'image,caption\na.jpg,"a\ncat",train\n',
+        "x.csv, line 2: 3 cells where the header has 2",
     ),
     "an endless cell": ("x.csv", 'image,caption\na.jpg,"' + "x" * 200_000, "line 2: no valid CSV"),
     "a NUL byte": ("x.csv", "image,caption\na.jpg,a\0cat\n", "x.csv, line 2: byte 0x00 is no text"),

@@ -6,6 +6,7 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from aoq.data.backbones import load_backbone
 from aoq.data.extract import extract_pictures, load_regions
+from aoq.data.pictures import decode
 from aoq.data.regions import (
     GRIDS,
     PictureReader,
@@ -146,7 +148,7 @@ def test_boxes_that_do_not_fit_the_features_are_refused(tmp_path: Path) -> None:
 def test_a_single_picture_is_treated_like_those_of_a_build(
     tmp_path: Path, own_cache: Path, tiny_models: Path, name: str
 ) -> None:
-    """To the last bit, as a file or as its content, from any thread, whatever torch may use."""
+    """To the last bit, as a file, its content or its pixels, from any thread, on any cores."""
     backbone = name if name == "efficientnet-lite0" else str(tiny_models / name)
     pictures = photos(tmp_path / "photos", 5)
     source = RegionSource.of_backbone(backbone, grid=3)
@@ -159,12 +161,13 @@ def test_a_single_picture_is_treated_like_those_of_a_build(
             as_files = list(pool.map(reader.regions, pictures))
             contents = [picture.read_bytes() for picture in pictures]
             as_bytes = list(pool.map(reader.regions, contents))
+            as_pixels = [reader.regions(decode(picture, reader.canvas)) for picture in contents]
     finally:
         torch.set_num_threads(1)
-    for picture, by_file, by_content in zip(pictures, as_files, as_bytes, strict=True):
+    for picture, *read in zip(pictures, as_files, as_bytes, as_pixels, strict=True):
         expected = load_regions(stored[picture], source)
-        np.testing.assert_array_equal(by_file, expected)
-        np.testing.assert_array_equal(by_content, expected)
+        for regions in read:
+            np.testing.assert_array_equal(regions, expected)
 
 
 def test_threads_of_the_network_leave_others_their_cores() -> None:
@@ -176,6 +179,14 @@ def test_threads_of_the_network_leave_others_their_cores() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+def test_a_reader_has_as_many_threads_as_it_is_told() -> None:
+    """Where torch may use one core only, as in a thread of a server."""
+    with one_core_each(3) as cores:
+        together = Barrier(3)
+        places = list(cores.map(lambda _: together.wait(timeout=10), range(3)))
+    assert sorted(places) == [0, 1, 2]
 
 
 def test_hostile_bytes_are_refused_with_a_sentence() -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,26 +19,14 @@ import torch
 from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, hash_file, read_json_lines
 from tests.conftest import write_precomp
+from tests.kills import ROOT, die
 from tests.training.test_round import small_recipe
 
-ROOT = Path(__file__).parents[2]
-DIES = """
-import os, signal, sys
-import {module} as module
-count = 0
-def dies(*arguments, _real=module.{function}, **options):
-    global count
-    count += 1
-    if count == {call}:
-        {half}
-        os.kill(os.getpid(), signal.SIGKILL)
-    return _real(*arguments, **options)
-module.{function} = dies
-from aoq.cli import main
-main()
-"""
 # Half of a checkpoint is written, under its temporary name.
-HALF = "torch.save({'half': torch.zeros(1000)}, arguments[1]); os.truncate(arguments[1], 2000)"
+HALF = (
+    "import torch; torch.save({'half': torch.zeros(1000)}, arguments[1]); "
+    "os.truncate(arguments[1], 2000)"
+)
 MOMENTS = {
     "in a step": ("aoq.training.step", "step_loss", 7),
     "in a checkpoint": ("torch", "save", 5),
@@ -99,19 +86,15 @@ def assert_same(whole, out):
     assert results(out)[-1] == results(whole)[-1]
 
 
-def die(recipe, out, moment):
-    module, function, call = MOMENTS[moment]
-    half = f"import torch; {HALF}" if moment == "in a checkpoint" else "pass"
-    script = DIES.format(module=module, function=function, call=call, half=half)
-    command = [sys.executable, "-c", script, "run", str(recipe), "--out", str(out)]
-    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+def kill(recipe, out, moment):
+    before = HALF if moment == "in a checkpoint" else "pass"
+    die(MOMENTS[moment], "run", recipe, "--out", out, before=before)
 
 
 @pytest.mark.parametrize("moment", QUICK)
 def test_a_run_killed_in_the_middle_of_something_loses_nothing(tmp_path, whole, moment):
     recipe, uninterrupted, _ = whole
-    die(recipe, tmp_path / "killed", moment)
+    kill(recipe, tmp_path / "killed", moment)
     aoq_run(recipe, tmp_path / "killed")
     assert_same(uninterrupted, tmp_path / "killed")
     assert not list((tmp_path / "killed").rglob("*.part"))
@@ -121,7 +104,7 @@ def test_a_run_killed_in_the_middle_of_something_loses_nothing(tmp_path, whole, 
 @pytest.mark.parametrize("moment", [moment for moment in MOMENTS if moment not in QUICK])
 def test_a_run_killed_in_the_middle_of_something_else_loses_nothing(tmp_path, whole, moment):
     recipe, uninterrupted, _ = whole
-    die(recipe, tmp_path / "killed", moment)
+    kill(recipe, tmp_path / "killed", moment)
     aoq_run(recipe, tmp_path / "killed")
     assert_same(uninterrupted, tmp_path / "killed")
 

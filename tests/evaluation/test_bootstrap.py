@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -130,6 +132,14 @@ def test_pairing_tells_apart_what_two_intervals_do_not():
 def test_models_judged_on_different_queries_are_not_compared():
     with pytest.raises(UserError, match="different queries"):
         paired_bootstrap([judged(in_order(5))], [judged(in_order(6))])
+
+
+def test_equal_pairs_of_other_data_are_other_queries():
+    fold = judged(in_order(5))
+    mine, other = (replace(fold, data=data) for data in ("mine", "other"))
+    with pytest.raises(UserError, match="different queries"):
+        paired_bootstrap([mine], [other])
+    assert paired_bootstrap([mine], [fold])["rsum"].value == 0  # where nothing is known
 
 
 def test_several_trainings_are_averaged_in_every_resample():

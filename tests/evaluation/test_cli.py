@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -58,6 +59,21 @@ def test_folds_judge_each_run_and_the_ensemble_side_by_side(runs):
         assert found[str(name)] == {**figures, "folds": 3}
     whole = json.loads(aoq("evaluate", runs[0], "--json").stdout)
     assert whole["t2i_mean_rank"] > found[str(runs[0])]["t2i_mean_rank"]
+
+
+def test_a_run_of_rounds_is_its_last_trained_round(runs, tmp_path):
+    for name, run in zip(("round-one", "round-two"), runs, strict=True):
+        shutil.copytree(run, tmp_path / "my run" / name)
+    found, last = (aoq("evaluate", run, "--json") for run in (tmp_path / "my run", runs[1]))
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout) == json.loads(last.stdout)
+    mined = aoq("mine", tmp_path / "my run", "--depth-texts", 5, "--depth-images", 3)
+    lists = tmp_path / "my run/round-two/candidates.safetensors"
+    assert mined.returncode == 0, mined.stderr
+    assert lists.is_file()
+    assert f"aoq mine inspect '{lists}'" in " ".join(mined.stderr.split())
+    same = aoq("evaluate", tmp_path / "my run", tmp_path / "my run/round-two", "--paired")
+    assert "name two" in same.stderr
 
 
 def test_only_figures_of_the_whole_split_are_noted_in_the_run(runs):

@@ -112,6 +112,21 @@ def test_constant_scores_are_no_achievement(value, folds):
     assert Metrics.from_ranks(ranks_of_matrix(np.full((20, 100), value), positives)).rsum == 0
 
 
+@pytest.mark.parametrize("ahead", [5e-6, 1e-2])
+def test_a_collapsed_model_whose_pairs_score_higher_than_its_matrix_is_no_achievement(ahead):
+    """Right and wrong answers are compared by the same method of the scorer."""
+    positives = in_order(20)
+
+    class Collapsed(InnerProduct):
+        def score_matrix(self, images, texts):
+            return torch.full((len(images), len(texts)), 0.3)
+
+        def score_pairs(self, images, texts):
+            return torch.full((len(images),), 0.3 + ahead)
+
+    assert evaluate_encoded(Collapsed(), encode(positives), positives).rsum == 0
+
+
 def test_a_tie_with_one_wrong_answer_costs_one_rank():
     matrix = np.array([[0.5, 0.5], [0.1, 0.9]])
     ranks = ranks_of_matrix(matrix, in_order(2, 1))
@@ -122,23 +137,21 @@ def test_a_tie_with_one_wrong_answer_costs_one_rank():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_scores_that_tie_in_half_precision_count_against_the_model(dtype):
     """A right answer ahead by less than the last digit of its score is not ahead."""
-    positives = in_order(30, 1)
+    positives = in_order(100, 1)
 
     class Rounded(InnerProduct):
-        """As a scorer in half precision: pairs and matrix may differ by a rounding."""
+        """As a scorer in half precision: small blocks and large ones may differ by a rounding."""
 
         def score_matrix(self, images, texts):
-            return super().score_matrix(images, texts).to(dtype)
+            exact = super().score_matrix(images, texts).to(dtype)
+            higher = torch.nextafter(exact, torch.full_like(exact, torch.inf))
+            return higher if len(texts) < len(positives.pairs) else exact
 
-        def score_pairs(self, images, texts):
-            exact = super().score_pairs(images, texts).to(dtype)
-            return torch.nextafter(exact, torch.full_like(exact, torch.inf))
-
-    same = torch.full((30, 8), 0.3)
+    same = torch.full((100, 8), 0.3)
     collapsed = EncodedDataset(Encoding(same), Encoding(same))
     ranks = ranks_in_blocks(Rounded(), collapsed, positives)
-    assert (ranks.i2t == 29).all()
-    assert (ranks.t2i == 29).all()
+    assert (ranks.i2t == 99).all()
+    assert (ranks.t2i == 99).all()
 
 
 def test_scores_are_not_rounded_to_half_precision_on_the_way():

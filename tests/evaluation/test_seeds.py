@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from aoq.errors import UserError
-from aoq.evaluation.metrics import Metrics
+from aoq.evaluation.metrics import DirectionMetrics, Metrics
 from aoq.evaluation.seeds import FIGURES, over_seeds
 from tests.evaluation.cases import in_order, judged
 
@@ -49,3 +50,8 @@ def test_results_on_different_data_are_not_averaged(other):
 def test_no_results_are_refused():
     with pytest.raises(UserError, match="no result"):
         over_seeds([])
+
+
+def test_a_recall_is_the_exact_share_of_the_queries():
+    ranks = np.repeat([0, 50], [49, 31])
+    assert DirectionMetrics.from_ranks(ranks).r1 == 61.25

@@ -310,7 +310,7 @@ def test_every_shipped_experiment_can_be_planned(name, tmp_path):
     cells = plan_grid(definition, out=tmp_path, data=tmp_path)
     assert {cell.recipe.seed for cell in cells} == set(definition.seeds)
     rows = [cell for cell in cells if cell.is_row]
-    assert len(rows) == len(definition.rows) * len(definition.seeds)
+    assert len(rows) == sum(len(definition.seeds_of(row)) for row in definition.rows)
     for cell in cells:
         assert load_recipe(cell.source).model.name == cell.recipe.model.name
         assert all(need in cells[: cells.index(cell)] for need in cell.needs)
@@ -349,6 +349,7 @@ MISTAKES = {
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[rows]]\nlabel = "b"\nrecipe = "vsrn-coco"': (
         "'a' and 'b' would be one run"
     ),
+    '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\nseeds = [3]': "expected some of the experiment",
     "rows = [": "is no TOML file",
 }
 ENSEMBLES = {
@@ -361,6 +362,18 @@ ENSEMBLES = {
     'label = "b"\nmembers = ["a", "a, seed 1"]\nseeds = [2]': "'a' with seed 2 is never trained",
     'label = "b"\nmembers = ["a", "a, seed 1"]\nseeds = []': "expected whole numbers",
     'label = "b"\nmembers = ["a", "a, seed 1"]\nseed = 0': "there is no 'seed'",
+}
+CHOICES = {
+    'label = "b"': "choice 1 has no of",
+    'label = "a"\nof = ["a", "c"]': "something else has this label",
+    'label = "b"\nof = ["a", "a"]': "expected the labels of two rows or more",
+    'label = "b"\nof = ["a", "d"]': "has no row 'd'",
+    'label = "b"\nof = ["a", "c"]\nseeds = [1]': "'c' with seed 1 is never trained",
+}
+MISTAKES |= {
+    f'seeds = [0, 1]\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[rows]]\nlabel = "c"\n'
+    f'recipe = "scan-coco"\nseeds = [0]\n[[choices]]\n{text}': sentence
+    for text, sentence in CHOICES.items()
 }
 MISTAKES |= {
     f'seeds = [0, 1]\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[ensembles]]\n{text}': sentence
@@ -383,6 +396,41 @@ def test_an_experiment_is_resumed_with_the_data_it_was_begun_with(whole, tmp_pat
     assert "0 are to come" in resumed.stderr
     refused = aoq("experiment", definition, "--resume", "--out", tmp_path)
     assert_refused(refused, "holds no runs to go on with")
+
+
+def test_the_best_of_a_choice_is_trained_with_the_other_seeds(tmp_path, whole):
+    _, data, _ = whole
+    rows = [
+        f'[[rows]]\nlabel = "{rate}"\nrecipe = "small.toml+online"\nseeds = [0]\n'
+        f"settings = {{ round_one.learning_rate = {rate} }}\n"
+        for rate in (1e-3, 1e-9)
+    ]
+    choice = '[[choices]]\nlabel = "tuned"\nof = ["0.001", "1e-09"]\nseeds = [0]\n'
+    text = 'name = "tune"\nseeds = [0, 1]\n' + "".join(rows) + choice
+    definition = write_definition(tmp_path, text)
+    arguments = ("experiment", definition, "--data", data, "--out", tmp_path / "my runs")
+    done = aoq(*arguments, "--lanes", 1)
+    assert done.returncode == 0, done.stderr
+    lines = read_results(tmp_path / "my runs/results.jsonl", "tune")
+    best = max(("0.001", "1e-09"), key=lambda label: lines[label, 0]["dev"]["rsum"])
+    assert set(lines) == {("0.001", 0), ("1e-09", 0), (best, 1)}
+    assert "tuned is the best on dev" in done.stdout
+    assert f"--out '{tmp_path / 'my runs'}' --report" in " ".join(done.stderr.split())
+
+
+def test_lines_that_are_no_results_are_told_and_left_out(tmp_path, capsys):
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"experiment": "mine", "seed": 0}\n3\n{"experiment": "other"}\n')
+    assert read_results(path, "mine") == {}
+    assert "without row, dev, test, seconds is left out" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_the_command_to_repeat_names_all_that_was_named(tmp_path):
+    arguments = ("scenes-table1", "--out", "my runs", "--results", tmp_path / "my.jsonl")
+    listed = " ".join(aoq("experiment", *arguments, "--list").stderr.split())
+    assert f"--data FOLDER --out 'my runs' --results {tmp_path / 'my.jsonl'}" in listed
 
 
 def test_unknown_experiments_and_missing_data_are_refused(whole):

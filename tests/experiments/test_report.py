@@ -20,6 +20,7 @@ from aoq.data.collate import Collator
 from aoq.data.dataset import open_dataset
 from aoq.errors import UserError
 from aoq.evaluation.bootstrap import paired_bootstrap
+from aoq.evaluation.metrics import PAPER_FIGURES
 from aoq.experiments.cells import plan_grid
 from aoq.experiments.definitions import load_definition
 from aoq.experiments.grid import run_grid
@@ -28,7 +29,7 @@ from aoq.experiments.report.experiment import read_experiment
 from aoq.experiments.report.figures import Drawing, cross_retrieval, training_curves
 from aoq.experiments.report.rows import ResultRow, Training
 from aoq.experiments.report.scores import pair_scores
-from aoq.experiments.report.tables import FIGURES, markdown_table, shown_groups
+from aoq.experiments.report.tables import cells_csv, markdown_table, rows_csv, shown_groups
 from aoq.experiments.results import results_file
 from aoq.experiments.tables import formatted_rows
 from aoq.recipes import save_recipe
@@ -156,7 +157,7 @@ def test_tables_hold_the_figures_of_the_results_file(made, folder):
         assert {name: float(line[name]) for name in test} == pytest.approx(test, abs=1e-3)
     rows = {line["row"]: line for line in lines_of(folder / "tables/rows.csv")}
     for row in ("VSRN", "VSRN + AdapOffQuin"):
-        for name in FIGURES:
+        for name in PAPER_FIGURES:
             values = [noted[row, seed]["test"][name] for seed in (0, 1)]
             assert float(rows[row][name]) == pytest.approx(np.mean(values), abs=1e-3)
             deviation = float(rows[row][f"{name}_deviation"])
@@ -174,12 +175,14 @@ def test_an_ensemble_is_judged_as_evaluate_judges_it(made, report):
 
 def test_a_difference_is_the_paired_bootstrap_averaged_over_the_seeds(report):
     first, second = report.rows[:2]
-    found = second.minus(first)["rsum"]
+    gain = second.minus(first)["rsum"]
+    found = gain.interval
     each = [
         paired_bootstrap([one.ranks], [two.ranks])["rsum"].value
         for one, two in zip(first.trainings, second.trainings, strict=True)
     ]
-    assert found.value == pytest.approx(np.mean(each))
+    assert found.value == gain.spread.mean == pytest.approx(np.mean(each))
+    assert gain.spread.deviation == pytest.approx(np.std(each, ddof=1))
     draws = [
         two.resampled.drawn["rsum"] - one.resampled.drawn["rsum"]
         for one, two in zip(first.trainings, second.trainings, strict=True)
@@ -187,7 +190,11 @@ def test_a_difference_is_the_paired_bootstrap_averaged_over_the_seeds(report):
     low, high = np.percentile(np.mean(draws, axis=0), [2.5, 97.5])
     assert (found.low, found.high) == pytest.approx((low, high))
     only = replace(second, trainings=second.trainings[1:])
-    assert only.minus(first)["rsum"].value == pytest.approx(each[1])
+    assert only.minus(first)["rsum"].interval.value == pytest.approx(each[1])
+    assert only.minus(first)["rsum"].spread.deviation is None
+    unranked = (replace(second.trainings[0], ranks=None), *second.trainings[1:])
+    without = replace(second, trainings=unranked).minus(first)["rsum"]
+    assert (without.spread, without.interval) == (gain.spread, None)
     assert first.minus(first) == {}
 
 
@@ -213,8 +220,22 @@ def test_the_best_of_each_group_is_bold_and_what_is_missing_has_a_dash():
     table = markdown_table(rows).splitlines()
     assert len(table) == 2 + len(rows)
     assert table[2].startswith("| **row 0** | **11.0 ± 1.4** |")
-    assert table[4].count(" - |") == len(FIGURES) + 1
+    assert table[4].count(" - |") == len(PAPER_FIGURES) + 1
     assert len({line.count("|") for line in table}) == 1
+
+
+def test_the_deviation_of_a_difference_is_that_of_the_pairs_of_seeds():
+    """Seeds that move both rows alike say nothing against a difference."""
+    rows = rows_with((10.0, 20.0), (11.0, 21.5))
+    gain = rows[1].minus(rows[0])["i2t_r1"].spread
+    assert (gain.mean, gain.deviation) == pytest.approx((1.25, 0.5 / np.sqrt(2)))
+    assert rows[1].spreads["i2t_r1"].deviation > 7
+    assert shown_groups(rows)[0][1].gains[0] == "+1.2 ± 0.4"
+    (_, line) = csv.DictReader(io.StringIO(rows_csv(rows)))
+    assert float(line["i2t_r1_more"]) == 1.25
+    assert float(line["i2t_r1_more_deviation"]) == pytest.approx(gain.deviation)
+    by_seed = [line["i2t_r1_more"] for line in csv.DictReader(io.StringIO(cells_csv(rows)))]
+    assert by_seed == ["", "", "1.0", "1.5"]
 
 
 def test_figures_are_readable_in_print(report, folder):
@@ -302,10 +323,99 @@ def test_without_runs_there_are_tables_and_curves(made, tmp_path, capsys):
     assert "the runs are not there" in " ".join(capsys.readouterr().err.split())
     page = found.write(tmp_path / "report").read_text()
     assert "Training curves" in page
-    assert "How far to believe them" not in page
-    (line, *_) = lines_of(tmp_path / "report/tables/rows.csv")
-    assert float(line["rsum"]) > 0
-    assert line["rsum_low"] == ""
+    assert "±" in page
+    first, second, _ = lines_of(tmp_path / "report/tables/rows.csv")
+    assert float(first["rsum"]) > 0
+    assert first["rsum_low"] == second["rsum_more_low"] == ""
+    assert float(second["rsum_more"]) == pytest.approx(float(second["rsum"]) - float(first["rsum"]))
+
+
+@pytest.fixture
+def noted(made, tmp_path):
+    """Writes results that nobody trained, of an experiment with these choices; reads the report."""
+    definition, _, _ = made
+
+    def note(choices="", **changes):
+        path = definition.source.with_name(f"{tmp_path.name}.toml")
+        path.write_text(ROWS.split("[[ensembles]]")[0] + choices)
+        own = load_definition(path)
+        lines = []
+        for cell in plan_grid(own, out=tmp_path):
+            line = {
+                **{"experiment": own.name, "row": cell.label, "seed": cell.recipe.seed},
+                **{"digest": cell.digest, "data": "mine", "seconds": 1.0},
+                **{"dev": RESULT, "test": RESULT},
+            }
+            lines.append(line | changes.get(f"{cell.label[4:]}{cell.recipe.seed}", {}))
+        results = results_file(tmp_path)
+        results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return read((own, None, tmp_path))
+
+    return note
+
+
+def seeds_of(report):
+    return [[training.seed for training in row.trainings] for row in report.rows]
+
+
+def test_a_table_is_about_one_split(noted, capsys):
+    worse = {**RESULT, "rsum": 10.0}
+    found = noted(**{"1": {"test": None, "dev": worse}})
+    assert (found.split, seeds_of(found)) == ("test", [[0], [0, 1]])
+    warned = " ".join(capsys.readouterr().err.split())
+    assert "VSRN, seed 1 is left out: its result is not on test." in warned
+    only_dev = {f"{row}{seed}": {"test": None} for row in ("", " + AdapOffQuin") for seed in (0, 1)}
+    found = noted(**only_dev)
+    assert (found.split, seeds_of(found)) == ("dev", [[0, 1], [0, 1]])
+
+
+def test_a_table_is_about_one_data_set(noted, made, capsys, tmp_path):
+    found = noted(**{"1": {"data": "other"}})
+    assert seeds_of(found) == [[0], [0, 1]]
+    warned = " ".join(capsys.readouterr().err.split())
+    assert "VSRN, seed 1 is left out: its result is of another data set." in warned
+    definition, data, _ = made
+    with pytest.raises(UserError, match="no result of made that fits"):
+        read((definition, data, tmp_path))
+
+
+CHOICE = """
+[[rows]]
+label = "VSRN, low"
+recipe = "small.toml+alpha-0.2"
+seeds = [0]
+
+[[rows]]
+label = "VSRN, high"
+recipe = "small.toml+alpha-0.5"
+seeds = [0]
+
+[[choices]]
+label = "VSRN, tuned"
+of = ["VSRN, low", "VSRN, high"]
+seeds = [0]
+"""
+
+
+def test_a_choice_shows_the_best_on_dev_whatever_it_has_on_test(noted, tmp_path):
+    better = {**RESULT, "rsum": 70.0}
+    found = noted(CHOICE, **{", high0": {"dev": better}, ", low0": {"test": better}})
+    assert [row.label for row in found.shown] == ["VSRN", "VSRN + AdapOffQuin", "VSRN, tuned"]
+    tuned = found.shown[-1]
+    assert tuned.seeds == (0, 1)  # what is chosen is trained with all
+    assert [training.figures["rsum"] for training in tuned.trainings] == [60.0]
+    note = "VSRN, tuned is the best on dev (rsum, seed 0) of: VSRN, high 70.0, VSRN, low 60.0."
+    assert tuned.note == note
+    assert note in found.write(tmp_path / "report").read_text()
+    assert note in (tmp_path / "report/tables/results.md").read_text()
+    rows = [line["row"] for line in lines_of(tmp_path / "report/tables/rows.csv")]
+    assert rows[2:] == ["VSRN, tuned", "VSRN, low", "VSRN, high"]
+
+
+def test_a_choice_waits_for_all_its_candidates(noted):
+    found = noted(CHOICE, **{", high0": {"digest": "of other settings"}})
+    assert found.shown[-1].trainings == ()
+    assert "not chosen yet" in found.shown[-1].note
 
 
 def test_ranks_are_kept_when_a_run_ends_and_made_again_where_they_are_missing(made, tmp_path):
@@ -422,7 +532,7 @@ def test_the_command_writes_the_report_and_shows_the_table(made, tmp_path):
 
 def test_the_share_of_hard_negatives_is_told(made):
     _, _, out = made
-    run = out / "small.toml+online/seed-0/round-one"
+    run = out / "small.toml+online/seed-0"
     done = aoq("mine", "share", run, "--batch-sizes", 4, 8, "--top", 5, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -13,7 +13,7 @@ from aoq.config import ModelConfig
 from aoq.data.build import build_dataset
 from aoq.data.formats import Record
 from aoq.data.regions import RegionSource
-from aoq.retrieval.indexing import build_index
+from aoq.retrieval.indexing import Proposing, build_index
 from aoq.retrieval.matcher import Matcher
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import train_round
@@ -73,9 +73,16 @@ def world(tmp_path_factory) -> SmallWorld:
     return SmallWorld(root / "data", root / "photos", runs)
 
 
+PROPOSED = "bfan with a teacher"
+
+
 @pytest.fixture(scope="session")
 def matchers(world) -> dict[str, Matcher]:
     """One of each model, and a bfan whose teacher proposes three."""
     for run in world.runs.values():
         build_index(run)
-    return {name: Matcher.load(run) for name, run in world.runs.items()}
+    bfan, place = world.runs["bfan"], world.data.parent / "proposed"
+    proposing = Proposing(teacher=world.runs["vse"], proposals=3)
+    build_index(bfan, out=place, proposing=proposing)
+    alone = {name: Matcher.load(run) for name, run in world.runs.items()}
+    return {**alone, PROPOSED: Matcher.load(bfan, index=place)}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ import torch
 
 from aoq.data.dataset import open_dataset
 from aoq.errors import UserError
-from aoq.retrieval.index import Index
+from aoq.retrieval.index import Index, IndexChangedError
 from aoq.retrieval.indexing import (
     Contents,
     Proposing,
@@ -23,14 +21,14 @@ from aoq.retrieval.indexing import (
     change_proposals,
 )
 from aoq.retrieval.matcher import Matcher
+from aoq.storage import hash_file, locked
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import evaluate_run, kept_encodings, mine_run
 from aoq.training.two_rounds import run_recipe, train_round
 from tests.conftest import write_precomp
+from tests.kills import die
 from tests.retrieval.conftest import SIZES, draw_photo
 from tests.training.test_round import small_recipe
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -62,13 +60,19 @@ def vectors(index, kind):
     return index.rows(kind)[:].vectors
 
 
+def part_of(index, split):
+    """The folder of a split inside an index."""
+    (folder,) = index.glob(f"{split}-*")
+    return folder
+
+
 # What is in it
 
 
 def test_an_index_holds_all_splits_in_order(world, run):
     index = build_index(run)
     assert index.folder == run / "index"
-    assert [part.name for part in index.manifest.parts] == ["train", "dev", "test"]
+    assert [part.split for part in index.manifest.parts] == ["train", "dev", "test"]
     datasets = [open_dataset(world.data, split) for split in SIZES]
     assert names(index) == [name for dataset in datasets for name in dataset.image_ids]
     assert [text.text for text in index.texts] == [
@@ -151,6 +155,21 @@ def test_photos_that_are_there_are_not_added_twice(run, album):
     assert names(Index.open(run / "index")) == [*names(once), "three.png"]
 
 
+def test_photos_that_moved_are_known_by_their_content(run, album):
+    index = build_index(run, Contents(pictures=[album]))
+    assert all(image.content == hash_file(image.picture) for image in index.images)
+    moved = album.rename(album.parent / "moved")
+    assert add_photos(run, moved).added == 0
+
+
+def test_a_link_to_a_photo_is_indexed_as_the_photo_it_leads_to(run, tmp_path):
+    photo = draw_photo(tmp_path / "elsewhere" / "photo.png", seed=100)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "link.png").symlink_to(photo)
+    index = build_index(run, Contents(with_data=False, pictures=[tmp_path / "links"]))
+    assert [(image.id, image.picture) for image in index.images] == [("link.png", photo.resolve())]
+
+
 def test_photos_alone_can_be_indexed_and_have_no_texts_to_find(run, album):
     index = build_index(run, Contents(with_data=False, pictures=[album]))
     matcher = Matcher.load(run)
@@ -184,15 +203,36 @@ def test_pictures_that_cannot_be_used_are_left_out_and_named(run, album, capsys)
 # Teachers
 
 
+def of_split(entries, split):
+    return [entry for entry in entries if entry.split == split]
+
+
 def test_a_teacher_that_proposes_everything_has_a_recall_of_one(world, tmp_path):
     run = copied(world.runs["bfan"], tmp_path / "bfan")
     proposing = Proposing(teacher=world.runs["vse"], proposals=1000)
     index = build_index(run, proposing=proposing)
     perfect = {"r1": 1, "r5": 1, "r10": 1}
     assert index.manifest.teacher.recall == {
-        "t2i": {"queries": len(index.texts), **perfect},
-        "i2t": {"queries": len(index.images), **perfect},
+        "t2i": {"queries": len(of_split(index.texts, "test")), **perfect},
+        "i2t": {"queries": len(of_split(index.images, "test")), **perfect},
     }
+
+
+@pytest.mark.parametrize(
+    ("splits", "tried"), [((), "test"), (("train", "dev"), "dev"), (("train",), None)]
+)
+def test_recall_is_that_of_entries_the_model_was_not_trained_on(world, tmp_path, splits, tried):
+    index = build_index(
+        world.runs["bfan"],
+        Contents(splits=splits),
+        out=tmp_path / "index",
+        proposing=Proposing(teacher=world.runs["vse"], proposals=2),
+    )
+    record = index.manifest.teacher
+    assert record == Index.open(tmp_path / "index").manifest.teacher
+    assert record.recall_split == tried
+    queries = of_split(index.images, tried) if tried else index.images
+    assert record.recall["i2t"]["queries"] == len(queries)
 
 
 def test_recall_is_the_share_of_the_exact_answers_that_is_found(world, tmp_path, matchers):
@@ -202,19 +242,21 @@ def test_recall_is_the_share_of_the_exact_answers_that_is_found(world, tmp_path,
     assert matcher.teacher == world.runs["vse"]
     recall = matcher.index.manifest.teacher.recall
     found = {depth: [] for depth in (1, 5, 10)}
-    for text in range(len(matcher.index.texts)):
-        answer = matcher.images_for(text, top=10)
+    tried = of_split(matcher.index.texts, "test")
+    for text in tried:
+        answer = matcher.images_for(text.number, top=10)
         assert not answer.exact
         for depth, shares in found.items():
             ids = {hit.number for hit in answer.hits[:depth]}
-            best = {hit.number for hit in exact.images_for(text, top=depth).hits}
+            best = {hit.number for hit in exact.images_for(text.number, top=depth).hits}
             shares.append(len(ids & best) / depth)
-    assert recall["t2i"]["queries"] == len(matcher.index.texts)
+    assert recall["t2i"]["queries"] == len(tried)
     for depth, shares in found.items():
         assert recall["t2i"][f"r{depth}"] == pytest.approx(np.mean(shares), abs=1e-3)
     assert 0 < recall["t2i"]["r10"] < 1
 
     more = change_proposals(run, 1000).manifest.teacher
+    assert more == Index.open(run / "index").manifest.teacher
     assert more.proposals == 1000
     assert more.recall["i2t"]["r10"] == 1
     assert Matcher.load(run).search("red ball").exact
@@ -235,8 +277,9 @@ def test_a_teacher_that_cannot_help_is_refused(world, tmp_path):
 def test_photos_are_added_for_the_teacher_too(world, tmp_path, album):
     run = copied(world.runs["bfan"], tmp_path / "bfan")
     build_index(run, proposing=Proposing(teacher=world.runs["vse"], proposals=50))
-    add_photos(run, album)
+    assert add_photos(run, album).unmeasured == 50
     matcher = Matcher.load(run)
+    assert matcher.index.manifest.teacher.recall == {}
     assert len(matcher.search("red ball", top=100).hits) == len(matcher.index.images) == 24
 
 
@@ -246,7 +289,15 @@ def test_a_teacher_that_changed_since_is_refused(world, tmp_path):
     shutil.copy(world.runs["vsrn"] / "vocabulary.json", teacher / "vocabulary.json")
     path = teacher / "vocabulary.json"
     path.write_text(path.read_text() + " ")
-    with pytest.raises(UserError, match="another teacher"):
+    with pytest.raises(UserError, match="holds another model than the teacher"):
+        Matcher.load(run)
+
+
+def test_a_teacher_that_moved_is_named_as_what_it_is(world, tmp_path):
+    run, teacher = (copied(world.runs[name], tmp_path / name) for name in ("bfan", "vse"))
+    build_index(run, proposing=Proposing(teacher=teacher, sample=2))
+    teacher.rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=f"{teacher} is the teacher that .* bring it back"):
         Matcher.load(run)
 
 
@@ -268,7 +319,24 @@ def test_an_index_is_never_replaced_unless_asked_for_and_nothing_else_ever_is(ru
     (run.parent / "mine" / "diary.txt").write_text("dear diary")
     with pytest.raises(UserError, match="is no index"):
         build_index(run, out=run.parent / "mine", force=True)
-    assert [path.name for path in run.parent.iterdir() if path.name.startswith(".")] == []
+    assert (run.parent / "mine" / "diary.txt").read_text() == "dear diary"
+    (run / "index" / "diary.txt").write_text("dear diary")
+    build_index(run, force=True)
+    assert (run / "index" / "diary.txt").read_text() == "dear diary"
+
+
+def test_an_index_that_is_being_written_is_not_written_by_another(run, album):
+    with pytest.raises(UserError, match="holds no index"):
+        add_photos(run, album)
+    build_index(run)
+    with locked(run / "index"):
+        for write in (
+            lambda: build_index(run, force=True),
+            lambda: add_photos(run, album),
+            lambda: change_proposals(run, 3),
+        ):
+            with pytest.raises(UserError, match="is being written by another process"):
+                write()
 
 
 def test_an_index_of_another_model_is_refused(world, run):
@@ -301,22 +369,21 @@ def edit(**changes):
     ("file", "damage"),
     [
         ("index.json", cut),
-        ("index.json", edit(version=99)),
         ("index.json", edit(parts=[])),
         ("index.json", edit(parts=[{"name": "train"}])),
         ("index.json", edit(surprise=1)),
         ("index.json", edit(source={"grid": 77})),
         ("index.json", lambda path: path.write_bytes(b"\xff\xfe")),
-        ("train/entries.json", cut),
-        ("train/entries.json", Path.unlink),
-        ("train/images-00000.safetensors", cut),
-        ("train/images-00000.safetensors", Path.unlink),
-        ("train/texts-00000.safetensors", lambda path: path.write_bytes(b"")),
+        ("TRAIN/entries.json", cut),
+        ("TRAIN/entries.json", Path.unlink),
+        ("TRAIN/images-00000.safetensors", cut),
+        ("TRAIN/images-00000.safetensors", Path.unlink),
+        ("TRAIN/texts-00000.safetensors", lambda path: path.write_bytes(b"")),
     ],
 )
 def test_a_damaged_index_is_refused_with_the_way_out(run, file, damage):
     build_index(run)
-    damage(run / "index" / file)
+    damage(run / "index" / file.replace("TRAIN", part_of(run / "index", "train").name))
 
     def search():
         matcher = Matcher.load(run)
@@ -327,68 +394,110 @@ def test_a_damaged_index_is_refused_with_the_way_out(run, file, damage):
         search()
 
 
+def test_an_index_of_another_version_is_refused_and_can_be_made_again(run):
+    build_index(run)
+    edit(version=99)(run / "index" / "index.json")
+    with pytest.raises(UserError, match=r"of version 99, expected .* `aoq index RUN --force`"):
+        Matcher.load(run)
+    assert_whole(build_index(run, force=True))
+    assert len(list((run / "index").glob("train-*"))) == 1
+
+
 def test_parts_of_an_index_lie_nowhere_else(run):
     build_index(run)
     path = run / "index" / "index.json"
-    path.write_text(path.read_text().replace('"name": "train"', '"name": "../index/train"'))
+    path.write_text(path.read_text().replace('"name": "train', '"name": "../index/train'))
     with pytest.raises(UserError, match="damaged"):
         Index.open(run / "index")
 
 
 def test_images_of_other_splits_exchanged_are_noticed(run):
     build_index(run)
-    train, dev = (run / "index" / split / "images-00000.safetensors" for split in ("train", "dev"))
-    shutil.copy(dev, train)
+    train, dev = (part_of(run / "index", split) for split in ("train", "dev"))
+    shutil.copy(dev / "images-00000.safetensors", train)
     with pytest.raises(UserError, match="damaged"):
         Matcher.load(run).search("red ball")
 
 
+# Changed under a reader
+
+
+@pytest.mark.parametrize("name", ["vse", "bfan"])
+def test_an_index_made_again_is_noticed_by_whoever_has_it_open(world, tmp_path, name):
+    run = copied(world.runs[name], tmp_path / "run")
+    build_index(run)
+    fresh, asked = Matcher.load(run), Matcher.load(run)
+    asked.search("red ball")
+    build_index(run, Contents(splits=["test", "train"]), force=True)
+    for matcher in (fresh, asked):
+        for ask in (
+            lambda matcher: matcher.search("red ball"),
+            lambda matcher: matcher.texts_for(0),
+            lambda matcher: matcher.score(0, ["red ball"]),
+        ):
+            with pytest.raises(IndexChangedError, match="made again"):
+                ask(matcher)
+    assert Matcher.load(run).search("red ball").hits
+
+
+def test_an_index_made_again_while_it_is_read_is_noticed(run):
+    index = build_index(run)
+    rows = index.rows("images")
+
+    def read_too_late():
+        with index.unchanged():
+            build_index(run, force=True)
+            rows[:]
+
+    with pytest.raises(IndexChangedError):
+        read_too_late()
+
+
+def test_photos_that_are_added_leave_those_who_read_what_they_had(run, album):
+    build_index(run)
+    matcher = Matcher.load(run)
+    before = matcher.search("red ball", top=100)
+    add_photos(run, album)
+    assert matcher.search("red ball", top=100) == before
+    assert matcher.texts_for(0).hits
+
+
 # Killed
 
-DIES = """
-import os, signal, sys
-from pathlib import Path
-import {module} as module
-count = 0
-def dies(*arguments, _real=module.{function}, **options):
-    global count
-    count += 1
-    if count == {call}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return _real(*arguments, **options)
-module.{function} = dies
-from aoq.cli import main
-main()
-"""
-
-
-def killed(moment, *arguments):
-    module, function, call = moment
-    code = DIES.format(module=module, function=function, call=call)
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == -9, done.stderr.decode()
+REPLACED = ("aoq.retrieval.indexing", "remove_folder", 1)
 
 
 @pytest.mark.parametrize(
     "moment",
     [
         ("aoq.scoring.stored", "save_file", 4),
-        pytest.param(("aoq.retrieval.indexing", "hash_file", 2), marks=pytest.mark.slow),
+        pytest.param(("aoq.retrieval.parts", "hash_file", 2), marks=pytest.mark.slow),
+        pytest.param(("aoq.retrieval.index", "write_json", 1), marks=pytest.mark.slow),
     ],
 )
 def test_killed_while_writing_leaves_the_index_as_it_was_or_none(run, moment):
-    killed(moment, "index", run)
-    assert not (run / "index").exists()
+    die(moment, "index", run)
+    with pytest.raises(UserError, match="holds no index; make one with"):
+        Matcher.load(run)
     before = build_index(run, Contents(splits=["dev"]))
-    killed(moment, "index", run, "--force")
+    die(moment, "index", run, "--force")
     assert Index.open(run / "index").images == before.images
-    assert len(build_index(run, force=True).images) == sum(SIZES.values())
-    assert [path for path in run.iterdir() if path.suffix == ".part"] == []
+    assert_whole(build_index(run, force=True))
+
+
+def test_killed_when_the_old_parts_go_the_other_index_is_whole(run):
+    build_index(run, Contents(splits=["dev"]))
+    die(REPLACED, "index", run, "--force")
+    assert_whole(Index.open(run / "index"))
+    assert_whole(build_index(run, force=True))
+    assert len([part for part in (run / "index").iterdir() if part.is_dir()]) == len(SIZES)
+
+
+def assert_whole(index):
+    """All splits are there and can be searched."""
+    assert len(index.images) == sum(SIZES.values())
+    found = Matcher.load(index.folder.parent).search("red ball", top=100).hits
+    assert len(found) == len(index.images)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +509,7 @@ def test_killed_while_writing_leaves_the_index_as_it_was_or_none(run, moment):
 )
 def test_killed_while_photos_are_added_the_index_is_what_it_was(run, album, moment):
     before = build_index(run)
-    killed(moment, "index", run, "--add", album)
+    die(moment, "index", run, "--add", album)
     index = Index.open(run / "index")
     assert index.images == before.images
     assert len(Matcher.load(run).search("red ball", top=100).hits) == len(before.images)

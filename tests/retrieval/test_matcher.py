@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from aoq.data.build import build_dataset
+from aoq.data.formats import Record
+from aoq.data.regions import PictureReader, RegionSource
 from aoq.errors import UserError
+from aoq.retrieval.encoder import QueryError
+from aoq.retrieval.indexing import Contents, build_index
 from aoq.retrieval.matcher import Matcher
 from tests.conftest import WORDS
+from tests.retrieval.conftest import PROPOSED, draw_photo
 
 MODELS = ("vsrn", "vse", "scan", "bfan")
 
@@ -69,6 +76,28 @@ def test_a_picture_finds_what_the_same_image_of_the_index_finds(matchers, name):
             np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+def test_a_teacher_proposes_and_the_model_ranks_and_scores(world, matchers):
+    """What is found is what the model ranks first of the three that the teacher ranks first."""
+    matcher, teacher, full = matchers[PROPOSED], matchers["vse"], matchers["bfan"]
+    picture = world.photos / "dev-2.png"
+    questions = [
+        lambda asked, top: asked.search("two red cup", top=top),
+        lambda asked, top: asked.search(picture, top=top),
+        lambda asked, top: asked.images_for(7, top=top),
+        lambda asked, top: asked.texts_for(7, top=top),
+    ]
+    for ask in questions:
+        answer = ask(matcher, 3)
+        assert not answer.exact
+        proposed = {hit.number for hit in ask(teacher, 3).hits}
+        expected = [hit for hit in ask(full, 100).hits if hit.number in proposed]
+        assert [hit.number for hit in answer.hits] == [hit.number for hit in expected]
+        np.testing.assert_allclose(
+            [hit.score for hit in answer.hits], [hit.score for hit in expected], atol=1e-5
+        )
+        assert len(ask(matcher, 9).hits) == 9
+
+
 def test_entries_know_who_belongs_to_whom_and_hits_say_so(matchers, world):
     matcher = matchers["vse"]
     index = matcher.index
@@ -113,11 +142,40 @@ def test_scores_of_a_picture_are_those_of_the_search(matchers, name):
 
 @pytest.mark.parametrize("number", [-1, 22, 10**9])
 def test_a_number_that_no_entry_has_is_refused(matchers, number):
-    with pytest.raises(UserError, match=f"has no image {number}; it holds 22"):
+    with pytest.raises(QueryError, match=f"no image {number}; the index holds 22"):
         matchers["vse"].texts_for(number)
     if number != 22:
-        with pytest.raises(UserError, match=f"has no text {number}"):
+        with pytest.raises(QueryError, match=f"no text {number}"):
             matchers["vse"].images_for(number)
+
+
+@pytest.mark.parametrize("number", [True, 1.0, None])
+def test_what_is_no_number_is_refused(matchers, number):
+    matcher = matchers["bfan"]
+    for ask in (matcher.images_for, matcher.texts_for, lambda one: matcher.attention(one, 0)):
+        with pytest.raises(QueryError, match="is no number"):
+            ask(number)
+    with pytest.raises(QueryError, match="is no number"):
+        matcher.search("red ball", top=number)
+
+
+def test_a_picture_that_is_named_by_a_string_is_refused_with_what_to_give(matchers):
+    with pytest.raises(QueryError, match="a picture as a Path"):
+        matchers["vse"].texts_for("photo.png")
+
+
+def test_numbers_of_numpy_and_runs_named_by_strings_will_do(world, matchers):
+    matcher = Matcher.load(str(world.runs["vse"]))
+    assert matcher.texts_for(np.int64(3)) == matchers["vse"].texts_for(3)
+    assert matcher.images_for(np.int32(3), top=np.int64(2)) == matchers["vse"].images_for(3, top=2)
+
+
+@pytest.mark.parametrize("name", ["vse", "bfan", PROPOSED])
+@pytest.mark.parametrize("top", [0, -1])
+def test_fewer_than_one_cannot_be_found(matchers, name, top):
+    for query in ("red ball", matchers[name].index.images[0].picture):
+        with pytest.raises(QueryError, match="ask for 1 or more"):
+            matchers[name].search(query, top=top)
 
 
 def test_a_file_that_is_no_picture_is_refused(matchers, tmp_path):
@@ -169,6 +227,59 @@ def test_attention_of_a_picture_is_that_of_the_same_image(matchers):
     assert np.array_equal(one.boxes, other.boxes)
 
 
+def test_attention_comes_with_the_score_and_a_teacher_changes_neither(matchers):
+    alone, proposed = (matchers[name].attention(3, "red ball") for name in ("bfan", PROPOSED))
+    assert alone.score == pytest.approx(matchers["bfan"].score(3, ["red ball"])[0], abs=1e-5)
+    assert proposed.score == pytest.approx(alone.score, abs=1e-6)
+    np.testing.assert_allclose(proposed.by_word, alone.by_word, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bfan", PROPOSED])
+def test_a_picture_that_was_read_is_not_read_again(matchers, monkeypatch, name):
+    matcher = matchers[name]
+    picture = matcher.index.images[6].picture
+
+    def ask(image):
+        seen = matcher.attention(image, "red ball")
+        return (matcher.texts_for(image), matcher.score(image, ["red ball"]), seen.score)
+
+    expected, read = ask(picture), matcher.read_picture(picture)
+    monkeypatch.setattr(PictureReader, "regions", None)
+    assert ask(read) == expected
+
+
+def test_pictures_can_be_prepared_for_and_are_then_read_within_the_limit(world, matchers):
+    matcher = Matcher.load(world.runs["vse"])
+    picture = world.photos / "test-0.png"
+    reader = matcher.prepare_pictures(threads=3)
+    assert matcher.texts_for(picture) == matchers["vse"].texts_for(picture)
+    assert matcher.encoder.reader is reader
+    matcher.prepare_pictures(max_pixels=95 * 96)
+    with pytest.raises(UserError, match="more than 9,120 pixels"):
+        matcher.texts_for(picture)
+
+
+def test_a_picture_that_another_network_read_is_refused(matchers):
+    read = matchers["vse"].read_picture(matchers["vse"].index.images[0].picture)
+    with pytest.raises(UserError, match="let this run read it"):
+        matchers["vse"].texts_for(replace(read, source=RegionSource(grid=3)))
+
+
+def test_texts_of_the_index_are_answered_whatever_their_words(world, tmp_path):
+    record = Record(
+        "a.png", draw_photo(tmp_path / "a.png", seed=1), "test", ("zebra crossing",), ("a#0",)
+    )
+    build_dataset([record], tmp_path / "data", name="zebras", source=RegionSource(grid=2))
+    contents = Contents(data=tmp_path / "data")
+    build_index(world.runs["bfan"], contents, out=tmp_path / "index")
+    matcher = Matcher.load(world.runs["bfan"], index=tmp_path / "index")
+    seen = matcher.attention(0, 0)
+    assert (seen.words, seen.known) == (("zebra", "crossing"), (False, False))
+    assert seen.score == pytest.approx(matcher.images_for(0).hits[0].score, abs=1e-5)
+    with pytest.raises(QueryError, match="knows no word"):
+        matcher.attention(0, "zebra crossing")
+
+
 def test_a_model_that_looks_one_way_shows_one_way(matchers):
     seen = matchers["scan"].attention(0, "red ball")
     assert seen.by_word is not None
@@ -179,6 +290,7 @@ def test_a_model_that_looks_one_way_shows_one_way(matchers):
 def test_a_model_without_attention_says_why(matchers, name):
     matcher = matchers[name]
     assert not matcher.has_attention
+    assert matcher.attention_reason.startswith(f"{name.upper()} has no attention")
     with pytest.raises(UserError, match="one vector of the whole"):
         matcher.attention(0, 0)
 
@@ -186,9 +298,10 @@ def test_a_model_without_attention_says_why(matchers, name):
 # Many at once
 
 
-@pytest.mark.parametrize("name", ["vse", "bfan"])
-def test_threads_that_ask_at_once_get_what_each_would_get_alone(world, matchers, name):
-    fresh = Matcher.load(world.runs[name])  # nothing is loaded yet: they meet in loading, too
+@pytest.mark.parametrize("name", ["vse", "bfan", PROPOSED])
+def test_threads_that_ask_at_once_get_what_each_would_get_alone(matchers, name):
+    known = matchers[name]
+    fresh = Matcher.load(known.run, index=known.index.folder)  # they meet in loading, too
 
     def ask(matcher, number):
         sentence = f"{WORDS[number % len(WORDS)]} ball"
@@ -202,4 +315,4 @@ def test_threads_that_ask_at_once_get_what_each_would_get_alone(world, matchers,
 
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda number: ask(fresh, number), range(24)))
-    assert together == [ask(matchers[name], number) for number in range(24)]
+    assert together == [ask(known, number) for number in range(24)]

@@ -61,6 +61,23 @@ def test_scores_that_differ_by_less_than_faiss_rounds_are_in_order_too(top):
     assert not set(found.ids[0]) <= set(proposed[0]), "the case is too easy"
 
 
+def test_nearly_equal_vectors_are_compared_in_blocks(monkeypatch):
+    vectors, queries = units(1, 64).repeat(1003, 1), Query(Encoding(units(3, 64, seed=2)))
+    ranker = VectorRanker(Encoding(vectors))
+    compared, reconstruct = [], ranker._index.reconstruct_batch
+
+    def watched(ids):
+        compared.append(len(ids))
+        return reconstruct(ids)
+
+    monkeypatch.setattr(ranker._index, "reconstruct_batch", watched)
+    monkeypatch.setattr(ranking, "_TAKEN_OUT", 50 * 3 * 64 * 8)
+    found = ranker.rank(queries, top=10)
+    assert found.ids.tolist() == [list(range(10))] * 3
+    assert sum(compared) >= 3 * 1003
+    assert max(compared) == 3 * 50
+
+
 def test_equal_vectors_are_in_order_however_many_there_are():
     vectors = units(1, 100).repeat(1003, 1)
     found = VectorRanker(Encoding(vectors)).rank(Query(Encoding(units(1, 100, seed=2))), top=10)

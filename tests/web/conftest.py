@@ -5,26 +5,22 @@ from __future__ import annotations
 import fcntl
 import io
 import os
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from PIL import Image
 
 from aoq.data.build import build_scenes
 from aoq.recipes import load_recipe
-from aoq.retrieval.indexing import build_index
+from aoq.retrieval.indexing import Contents, Proposing, build_index
 from aoq.retrieval.matcher import Matcher
 from aoq.training.two_rounds import run_recipe
 from aoq.web.app import make_app
 from aoq.web.limits import Limits
-from aoq.web.server import address_of, listen, make_server
+from aoq.web.server import running
 
 
 @dataclass(frozen=True)
@@ -67,21 +63,29 @@ def matchers(served_runs) -> list[Matcher]:
     return [Matcher.load(served_runs.vsrn), Matcher.load(served_runs.bfan)]
 
 
-@contextmanager
-def running(app: FastAPI, limits: Limits) -> Iterator[str]:
-    """The address of a server that runs beside the test."""
-    listener = listen("127.0.0.1", 0)
-    server = make_server(app, limits)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield address_of(listener)
-    finally:
-        server.should_exit = True
-        thread.join(timeout=20)
-        assert not thread.is_alive(), "the server does not end"
+def proposed_by_vsrn(runs: ServedRuns, index: Path, *, proposals: int) -> Matcher:
+    """BFAN with an index of the test split, in which VSRN proposes."""
+    proposing = Proposing(teacher=runs.vsrn, proposals=proposals, sample=10)
+    build_index(runs.bfan, Contents(splits=["test"]), out=index, proposing=proposing)
+    return Matcher.load(runs.bfan, index=index)
+
+
+@pytest.fixture(scope="session")
+def proposing_server(served_runs, tmp_path_factory) -> Iterator[str]:
+    """The address of a server with VSRN, and with BFAN for which it proposes three."""
+    index = tmp_path_factory.mktemp("proposed") / "index"
+    bfan = proposed_by_vsrn(served_runs, index, proposals=3)
+    limits = Limits()
+    app = make_app([Matcher.load(served_runs.vsrn), bfan], limits=limits)
+    with running(app, limits) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def proposing(proposing_server) -> Iterator[tuple[httpx.Client, str]]:
+    """A client of that server, and BFAN's name there."""
+    with httpx.Client(base_url=proposing_server, timeout=30) as client:
+        yield client, "bfan-round-two"
 
 
 @pytest.fixture(scope="session")
@@ -108,3 +112,12 @@ def picture_bytes(kind: str = "JPEG", size: tuple[int, int] = (64, 48), **option
     buffer = io.BytesIO()
     Image.linear_gradient("L").resize(size).convert("RGB").save(buffer, kind, **options)
     return buffer.getvalue()
+
+
+def many_scans(scans: int, *, side: int = 3000) -> bytes:
+    """A small progressive JPEG that says the same over and over, which takes long to decode."""
+    buffer = io.BytesIO()
+    Image.new("L", (side, side), 128).save(buffer, "JPEG", progressive=True)
+    content, end = buffer.getvalue()[:-2], buffer.getvalue()[-2:]
+    last = content[content.rindex(b"\xff\xda") :]
+    return content + last * scans + end

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import io
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from threading import Barrier
 
+import httpx
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
 import aoq
+from aoq.data.regions import PictureReader
+from aoq.errors import UserError
 from aoq.experiments.runs import RunSummary
 from aoq.mining.candidates import CandidateLists
 from aoq.retrieval.indexing import Contents, build_index
@@ -19,10 +26,11 @@ from aoq.training.two_rounds import run_recipe
 from aoq.web.app import make_app
 from aoq.web.limits import Limits
 from aoq.web.refusals import RefusedError
+from aoq.web.server import running
 from aoq.web.uploads import Uploads
 from tests.conftest import write_precomp
 from tests.training.test_round import small_recipe
-from tests.web.conftest import picture_bytes
+from tests.web.conftest import picture_bytes, proposed_by_vsrn
 
 VSRN, BFAN = "vsrn-round-two", "bfan-round-two"
 RUNS = pytest.mark.parametrize(("at", "run"), [(0, VSRN), (1, BFAN)], ids=["vsrn", "bfan"])
@@ -254,7 +262,7 @@ def test_the_openapi_document_tells_answers_and_errors_of_every_route(client):
         for path, methods in document["paths"].items()
         for method, route in methods.items()
     }
-    assert len(routes) == 11
+    assert len(routes) == 12
     for name, route in routes.items():
         assert route["description"], name
         assert {"200", "422", "429", "503"} <= route["responses"].keys(), name
@@ -307,12 +315,165 @@ def test_what_a_run_without_pictures_or_lists_has_not_is_said(bare):
     assert {hit["picture"] for hit in hits} == {None}
 
 
-def test_an_upload_that_is_no_longer_kept_is_asked_for_again():
-    uploads = Uploads(Limits(kept_upload_bytes=100))
-    first = uploads.keep(b"a" * 60)
-    assert uploads.find(first) == b"a" * 60
-    assert uploads.keep(b"a" * 60) == first, "the same picture, the same name"
-    uploads.keep(b"b" * 60)
-    with pytest.raises(RefusedError, match="upload it again"):
-        uploads.find(first)
-    assert Uploads(Limits()).keep(b"a" * 60) != first, "nobody can work a name out"
+def test_an_upload_is_read_once_whatever_is_asked_of_it(client, monkeypatch):
+    read = []
+    regions = PictureReader.regions
+    monkeypatch.setattr(
+        PictureReader, "regions", lambda self, one: read.append(one) or regions(self, one)
+    )
+    picture = picture_bytes(size=(71, 53))
+    tokens = [
+        client.post(f"/api/runs/{BFAN}/texts", params={"top": top}, files={"picture": picture})
+        for top in (1, 12)
+    ]
+    (token,) = {answer.json()["upload"] for answer in tokens}
+    for text in ("a red flower", "a blue ball"):
+        asked(client, f"{BFAN}/attention", upload=token, text=text)
+        asked(client, f"{BFAN}/score", upload=token, text=text)
+    assert len(read) == 1
+
+
+def test_an_upload_that_is_no_longer_kept_is_asked_for_again(matchers):
+    encoder = matchers[0].encoder
+    uploads = Uploads(Limits(kept_upload_bytes=150_000))  # one picture has 92,160
+    with closing(uploads.decoders):
+        first, read = uploads.read(picture_bytes("PNG"), encoder)
+        assert uploads.find(first) is read
+        assert uploads.read(picture_bytes("PNG"), encoder) == (first, read), "the same, once"
+        uploads.read(picture_bytes("BMP"), encoder)
+        with pytest.raises(RefusedError, match="upload it again"):
+            uploads.find(first)
+    others = Uploads(Limits())
+    with closing(others.decoders):
+        assert others.read(picture_bytes("PNG"), encoder)[0] != first, "nobody can work it out"
+
+
+def test_an_upload_to_a_run_with_other_eyes_is_asked_for_again(client, matchers, monkeypatch):
+    picture = {"picture": picture_bytes()}
+    token = client.post(f"/api/runs/{VSRN}/texts", files=picture).json()["upload"]
+    assert asked(client, f"{BFAN}/score", upload=token, text="a red flower")["score"]
+    other = replace(matchers[1].encoder.source, grid=1)
+    monkeypatch.setattr(matchers[1].encoder, "known_source", other)
+    refused = asked(client, f"{BFAN}/score", 404, upload=token, text="a red flower")
+    assert "another run" in refused["error"]
+
+
+def test_as_many_uploads_are_read_at_once_as_there_are_workers(matchers, monkeypatch):
+    together = Barrier(3)
+    read = PictureReader._read
+
+    def meet(self, picture):
+        together.wait(timeout=20)
+        return read(self, picture)
+
+    monkeypatch.setattr(PictureReader, "_read", meet)
+    limits = Limits(working=3)
+    with (
+        running(make_app(matchers, limits=limits), limits) as address,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        pictures = [picture_bytes(size=(60 + n, 50)) for n in range(3)]
+        post = partial(httpx.post, f"{address}/api/runs/{VSRN}/texts", timeout=60)
+        answers = list(pool.map(lambda picture: post(files={"picture": picture}), pictures))
+    assert [answer.status_code for answer in answers] == [200] * 3
+
+
+@RUNS
+def test_a_score_is_the_matchers(client, matchers, at, run):
+    text = matchers[at].index.texts[15].text
+    (expected,) = matchers[at].score(3, [text])
+    for said in ({"text_number": 15}, {"text": text}):
+        answer = asked(client, f"{run}/score", image=3, **said)
+        assert answer == {"score": pytest.approx(expected, abs=1e-5), "unknown_words": []}
+    zyxxy = asked(client, f"{run}/score", image=3, text="a red zyxxy")
+    assert zyxxy["unknown_words"] == ["zyxxy"]
+
+
+def test_an_entry_is_found_by_its_id_in_any_index(proposing, matchers):
+    """The index of the test split numbers anew what the index of all splits holds too."""
+    client, bfan = proposing
+    text = next(text for text in matchers[1].index.texts if text.split == "test")
+    found = asked(client, f"{bfan}/entries", kind="text", id=text.id)
+    assert found["total"] == 1
+    assert (found["entries"][0]["id"], found["entries"][0]["number"]) == (text.id, 0)
+    assert asked(client, f"{bfan}/entries", kind="text", id="nobody") == {"total": 0, "entries": []}
+
+
+def test_where_a_teacher_proposes_status_and_answers_say_so(proposing):
+    client, bfan = proposing
+    run = client.get("/api/status").json()["runs"][1]
+    assert not run["exact"]
+    assert run["teacher"]["label"] == "VSRN + AdapOffQuin"
+    assert run["teacher"]["proposals"] == 3
+    assert run["teacher"]["recall_split"] == "test"
+    assert run["teacher"]["recall"].keys() == {"i2t", "t2i"}
+    assert 0 <= run["teacher"]["recall"]["t2i"]["r10"] < 1
+    answers = [
+        asked(client, f"{bfan}/images", text="a red flower"),
+        asked(client, f"{bfan}/images", text_number=0),
+        asked(client, f"{bfan}/texts", image=0),
+        client.post(f"/api/runs/{bfan}/texts", files={"picture": picture_bytes()}).json(),
+    ]
+    assert [answer["exact"] for answer in answers] == [False] * 4
+    assert all(len(answer["hits"]) == 12 for answer in answers), "more are asked for than proposed"
+
+
+def test_a_teacher_that_proposes_everything_misses_nothing(served_runs, tmp_path):
+    matcher = proposed_by_vsrn(served_runs, tmp_path / "index", proposals=80)
+    with TestClient(make_app([matcher]), base_url="http://localhost") as client:
+        (run,) = client.get("/api/status").json()["runs"]
+        answer = asked(client, f"{run['name']}/texts", image=0)
+    assert run["exact"]
+    assert answer["exact"]
+
+
+def test_pictures_of_another_index_have_other_addresses(client, proposing):
+    other, bfan = proposing
+    here = asked(client, f"{BFAN}/entries", limit=1)["entries"][0]["picture"]
+    there = asked(other, f"{bfan}/entries", limit=1)["entries"][0]["picture"]
+    assert here.partition("?")[0] == there.partition("?")[0], "the same number"
+    assert here != there
+    assert client.get(here).headers["content-type"] == "image/jpeg"
+
+
+def test_an_index_that_was_made_again_is_not_mixed_with_the_old_one(served_runs, tmp_path):
+    index = tmp_path / "index"
+    build_index(served_runs.vsrn, Contents(splits=["dev"]), out=index)
+    matcher = Matcher.load(served_runs.vsrn, index=index)
+    with TestClient(make_app([matcher]), base_url="http://localhost") as client:
+        build_index(served_runs.vsrn, Contents(splits=["test"]), out=index, force=True)
+        refused = asked(client, f"{VSRN}/images", 503, text="a red flower")
+    assert refused["error"] == "The index was made again; restart the server."
+
+
+def test_what_is_wrong_with_a_run_is_for_its_owner_only(client, matchers, monkeypatch, caplog):
+    def damaged(*args, **kwargs):
+        raise UserError("/srv/runs/secret/index.json is damaged; make it again.")
+
+    monkeypatch.setattr(matchers[0], "images_for", damaged)
+    refused = asked(client, f"{VSRN}/images", 500, text="a red flower")
+    assert refused["error"] == "This cannot be answered; the server's log says why."
+    assert "/srv/runs/secret" in caplog.text
+
+
+def test_a_run_whose_network_is_gone_is_served_without_uploads(served_runs, monkeypatch, capsys):
+    matcher = Matcher.load(served_runs.vsrn)
+
+    def gone(**bounds):
+        raise UserError("/srv/models/vit is gone.")
+
+    monkeypatch.setattr(matcher, "prepare_pictures", gone)
+    with TestClient(make_app([matcher]), base_url="http://localhost") as client:
+        assert not client.get("/api/status").json()["runs"][0]["reads_pictures"]
+        refused = client.post(f"/api/runs/{VSRN}/texts", files={"picture": picture_bytes()})
+    assert refused.status_code == 409
+    assert "/srv" not in refused.text
+    assert "/srv/models/vit is gone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/static/main.js"])
+def test_the_page_can_be_asked_whether_it_is_there(client, path):
+    answer = client.head(path)
+    assert answer.status_code == 200
+    assert answer.content == b""
+    assert int(answer.headers["content-length"]) == len(client.get(path).content)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -37,12 +40,44 @@ def test_a_server_that_others_can_reach_warns_and_ends_when_told(served_runs):
     with start(served_runs.vsrn, "--host", "0.0.0.0") as process:
         assert "there is no password" in process.stderr.readline()
         port = re.search(r":(\d+) ", process.stderr.readline()).group(1)
-        headers = {"host": "photos.example"}
-        answer = httpx.get(f"http://127.0.0.1:{port}/api/status", headers=headers)
-        assert answer.status_code == 200
+        names = {"10.0.0.1": 200, socket.gethostname(): 200, "photos.example": 400}
+        for name, status in names.items():
+            answer = httpx.get(f"http://127.0.0.1:{port}/api/status", headers={"host": name})
+            assert answer.status_code == status, name
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == "stopped\n"
     assert process.returncode == 0
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from aoq.cli import main
+from aoq.retrieval.matcher import Matcher
+Matcher.images_for = lambda *query, **options: time.sleep(60)
+main()
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_ends_while_it_works_however_often_it_is_told(served_runs, ending):
+    command = [sys.executable, "-c", SLOW, "serve", str(served_runs.vsrn), "--port", "0"]
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        address = re.search(r"http://[^ ]+", process.stderr.readline()).group()
+        path = f"{address}/api/runs/vsrn-round-two/images?text=a"
+        asked = pool.submit(httpx.get, path, timeout=60)
+        time.sleep(1)
+        started = time.monotonic()
+        for _ in range(3):
+            process.send_signal(ending)
+            time.sleep(0.2)
+        assert process.stderr.read() == "stopped\n"
+        assert process.wait() == 0
+        assert time.monotonic() - started < 10
+        assert isinstance(asked.exception(), httpx.TransportError) or asked.result().is_error
 
 
 def test_a_port_that_is_taken_is_named():

@@ -18,7 +18,8 @@ from aoq.errors import UserError
 from aoq.web.app import make_app
 from aoq.web.guard import Bounded, WithSecurityHeaders
 from aoq.web.limits import Limits
-from tests.web.conftest import picture_bytes, running
+from aoq.web.server import running
+from tests.web.conftest import many_scans, picture_bytes
 from tests.web.test_hostile import MULTIPART, UPLOAD, assert_refused, parsed
 
 ENTRIES = "/api/runs/vsrn-round-two/entries"
@@ -161,10 +162,65 @@ def test_a_connection_too_many_is_closed_at_once(hasty):
     assert httpx.get(hasty + ENTRIES).status_code == 200
 
 
+def test_who_asks_and_never_reads_is_cut_off(matchers):
+    """More answers than the system's buffers hold: to close is not enough, they would wait."""
+    limits = Limits(
+        seconds=0.5, upload_seconds=0.5, answer_seconds=0.5, head_seconds=0.5, connections=1
+    )
+    request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with running(make_app(matchers, limits=limits), limits) as address:
+        place = urlsplit(address)
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            deaf.settimeout(5)
+            deaf.connect((place.hostname, place.port))
+            deaf.sendall(request * 500)
+            time.sleep(1)
+            with connect(address) as other:
+                assert received(other) == b"", "the only connection is taken"
+            time.sleep(limits.request_seconds + 1.5)
+            assert httpx.get(address + ENTRIES).status_code == 200
+
+
+def test_who_reads_an_answer_slowly_gets_all_of_it(matchers):
+    """The time for the next head begins when the answer has been taken."""
+    limits = Limits(head_seconds=0.5, answer_seconds=20, connections=1)
+    request = b"GET /docs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    large = b"x" * 8_000_000
+
+    async def answer(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": large})
+
+    with running(answer, limits) as address:
+        place = urlsplit(address)
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            slow.connect((place.hostname, place.port))
+            slow.sendall(request)
+            time.sleep(2)
+            assert len(received(slow)) > len(large)
+
+
 @pytest.mark.parametrize("settings", [{"working": 0}, {"upload_bytes": 0}, {"waiting": -1}])
 def test_limits_that_let_nothing_pass_are_refused(settings):
     with pytest.raises(UserError, match="has to be more than 0"):
         Limits(**settings)
+
+
+def test_more_pixels_than_are_ever_read_are_refused():
+    assert Limits(pixels=100_000_000).pixels == 100_000_000
+    with pytest.raises(UserError, match=r"--max-pixels is 100,000,001; .* smaller number"):
+        Limits(pixels=100_000_001)
+
+
+def test_a_hostile_picture_keeps_a_worker_for_seconds_only(matchers):
+    limits = Limits(working=1, decode_seconds=0.5)
+    with running(make_app(matchers, limits=limits), limits) as address:
+        answer = httpx.post(address + UPLOAD, files={"picture": many_scans(20_000)}, timeout=30)
+        assert "takes too long" in assert_refused(answer, 422)
+        answer = httpx.post(address + UPLOAD, files={"picture": picture_bytes()})
+        assert answer.status_code == 200
 
 
 # The guard itself
@@ -193,6 +249,17 @@ def test_a_whole_request_that_takes_too_long_is_given_up():
         await asyncio.sleep(60)
 
     assert_refused(ask(WithSecurityHeaders(Bounded(endless, seconds=0.1))), 503)
+
+
+def test_the_server_itself_may_last_longer_than_a_request():
+    ended = []
+
+    async def life(scope, receive, send):
+        await asyncio.sleep(0.3)
+        ended.append(scope["type"])
+
+    asyncio.run(Bounded(life, seconds=0.1)({"type": "lifespan"}, None, None))
+    assert ended == ["lifespan"]
 
 
 def test_an_answer_that_nobody_takes_ends_the_connection():

@@ -175,7 +175,9 @@ def test_a_sentence_finds_photos_with_their_scores(visit, ask):
 
 def test_unknown_words_are_named(visit):
     page = visit.open("photos", text="a red zyzzyva")
-    expect(page.locator(".remark")).to_have_text(re.compile("^zyzzyva is not in the vocabulary"))
+    expect(page.locator(".remark")).to_have_text(
+        re.compile("^zyzzyva is not in the vocabulary of this run, to which all such words are")
+    )
     expect(page.locator(".grid .card a")).to_have_count(12)
 
 
@@ -305,6 +307,59 @@ def test_two_runs_are_compared_with_ticks_and_ranks(visit, caption, ask):
     expect(page.get_by_label("Sentence")).to_have_value(caption["text"])
     page.get_by_role("button", name="Swap").click()
     expect(page.locator(".column-top").first).to_contain_text(f"first correct at rank {rank}")
+
+
+@pytest.fixture
+def uneven(browser, proposing_server) -> Iterator[Visit]:
+    """VSRN with all splits beside BFAN with the test split, for which VSRN proposes."""
+    context = browser.new_context()
+    context.set_default_timeout(10_000)
+    visit = Visit(context.new_page(), proposing_server, ["vsrn-round-two", "bfan-round-two"])
+    visit.listen()
+    yield visit
+    context.close()
+    assert visit.complaints == []
+
+
+def test_runs_with_different_indexes_are_compared_on_the_same_entry(uneven, ask, proposing):
+    """Its number differs, its id does not: both columns know which answer is correct."""
+    client, bfan = proposing
+    text = ask("entries", VSRN, kind="text", split="test", limit=1)["entries"][0]
+    page = uneven.open("compare", VSRN, other=bfan, text_number=text["number"])
+    there = client.get(f"/api/runs/{bfan}/images", params={"text_number": 0}).json()
+    assert there["query"]["text"] == text["text"]
+    for at, hits in enumerate(
+        (ask("images", VSRN, text_number=text["number"])["hits"], there["hits"])
+    ):
+        column = page.locator(".column").nth(at)
+        expect(column.locator(".tick")).to_have_count(sum(hit["correct"] for hit in hits))
+        expect(column.locator(".column-top")).to_contain_text("correct")
+    image = ask("entries", VSRN, kind="image", split="test", limit=1)["entries"][0]
+    page = uneven.open("compare", VSRN, other=bfan, image=image["number"])
+    found = client.get(f"/api/runs/{bfan}/texts", params={"image": 0}).json()["hits"]
+    column = page.locator(".column").nth(1)
+    expect(column.locator(".tick")).to_have_count(sum(hit["correct"] for hit in found))
+    expect(column.locator("a").first).to_have_attribute("href", re.compile(r"[?&]image=0&"))
+
+
+def test_an_entry_that_the_other_index_lacks_is_named(uneven, ask, proposing):
+    page = uneven.open("compare", VSRN, other=proposing[1], image=0)
+    expect(page.locator(".column").nth(1)).to_contain_text("does not hold this photo")
+    text = ask("entries", VSRN, kind="text", split="train", limit=1)["entries"][0]
+    page = uneven.open("compare", VSRN, other=proposing[1], text_number=text["number"])
+    expect(page.locator(".column").nth(1).locator(".card a")).to_have_count(12)
+    expect(page.locator(".column").nth(1).locator(".tick")).to_have_count(0)
+
+
+def test_a_run_with_a_teacher_says_how_much_is_found(uneven, proposing):
+    client, _ = proposing
+    teacher = client.get("/api/status").json()["runs"][1]["teacher"]
+    page = uneven.open("run")
+    expect(page.locator(".proposing")).to_contain_text("VSRN + AdapOffQuin proposes 3 for every")
+    share = f"{100 * teacher['recall']['t2i']['r10']:.1f} % of the first ten photos"
+    expect(page.locator(".proposing")).to_contain_text(share)
+    page = uneven.open("photos", text="a red bird")
+    expect(page.locator(".summary")).to_contain_text("proposed by VSRN + AdapOffQuin")
 
 
 def test_an_address_of_other_data_is_searched_by_its_sentence(visit, ask):

@@ -31,7 +31,7 @@ def examine(server: str, run: str, folder, *, examples: int) -> None:
     command += ["--generation-deterministic", "--no-color"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "11 selected / 11 total" in done.stdout
+    assert "12 selected / 12 total" in done.stdout
 
 
 def test_answers_are_what_the_document_promises(server, tmp_path):

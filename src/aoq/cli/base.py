@@ -6,6 +6,7 @@ it. Mistakes of the user end with one clear sentence and exit code 2, never with
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -52,8 +53,8 @@ def _recipe_under_flags(app: App, commands: tuple[str, ...], arguments: Argument
     source = given["RECIPE"][0].value
     behaviours: dict[str, Behaviour] = {"paper": "paper", "official": "official"}
     flag = given["--behaviour"][0].value if given["--behaviour"] else ""
-    (command,) = commands
-    values = {command: recipe_as_dict(load_recipe(source, behaviour=behaviours.get(flag)))}
+    (name,) = commands
+    values = {name: recipe_as_dict(load_recipe(source, behaviour=behaviours.get(flag)))}
     Dict(values, source=source)(app, commands, arguments)
 
 
@@ -65,6 +66,14 @@ def first(runs: tuple[Path, ...]) -> Path:
     if not runs:
         raise UserError("no run is named; give the folder of a trained model.")
     return runs[0]
+
+
+def trained_rounds(runs: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The last trained round of each of the runs that are named."""
+    from aoq.storage import RunDirectory
+
+    first(runs)
+    return tuple(RunDirectory(run).last_round().path for run in runs)
 
 
 def vacant(out: Path, *, force: bool) -> Path:
@@ -93,11 +102,21 @@ def print_table(rows: list[tuple[str, str]]) -> None:
     Console().print(table)
 
 
+def command(*words: object) -> str:
+    """A command as it can be copied, whatever is in the names of files.
+
+    >>> command("runs", Path("my runs"))
+    "aoq runs 'my runs'"
+    """
+    return shlex.join(["aoq", *map(str, words)])
+
+
 def next_steps(*commands: str) -> None:
+    """Say what to do next; names of files go through `command`."""
     from aoq.progress import say
 
-    for command in commands:
-        say(f"next: {command}")
+    for step in commands:
+        say(f"next: {step}")
 
 
 def main() -> None:

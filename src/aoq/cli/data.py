@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -29,8 +30,8 @@ def build(
     features: Path | None = None,
     regions: Count | None = None,
     workers: Workers = 0,
-    size: Size = "small",
-    seed: int = 0,
+    size: Size | None = None,
+    seed: int | None = None,
     force: Flag = False,
 ) -> None:
     """Build a data set: captions and region features of pictures.
@@ -61,35 +62,56 @@ def build(
     workers
         Processes that decode pictures beside those that compute.
     size
-        Of scenes.
+        Of scenes: `small` by default.
     seed
-        Of scenes.
+        Of scenes: 0 by default.
     force
         Replace `out` if it exists.
     """
-    from aoq.data.build import build_dataset, build_from_regions, build_scenes
+    from aoq.data.build import (
+        build_dataset,
+        build_from_regions,
+        build_scenes,
+        refuse_taken_dataset,
+    )
     from aoq.data.formats import read_records
 
-    file = Path(source)
+    scenes, file = source == "scenes", Path(source)
+    if scenes:
+        _leave_out("scenes are drawn", pictures=pictures, splits=splits, features=features)
+    else:
+        _leave_out("only scenes have a size and a seed", size=size, seed=seed)
     if features is not None:
-        if source == "scenes" or grid or backbone:
-            raise UserError("--features takes regions as they are; leave out --grid, --backbone.")
-        table = open_regions(features, regions=regions)
-        records = read_records(
-            file, pictures=pictures or file.parent, splits=splits, need_pictures=False
-        )
-        build_from_regions(records, out, name=out.name, regions=table, force=force)
+        flags = {"grid": grid, "backbone": backbone, "workers": workers or None}
+        _leave_out("--features takes regions as they are", **flags)
     elif regions is not None:
         raise UserError("--regions chooses among those of --features; name a bottom-up file.")
-    elif source == "scenes":
+    refuse_taken_dataset(out, force=force)
+    if scenes:
         chosen = region_source(backbone, grid)
+        size, seed = size or "small", seed or 0
         build_scenes(out, size=size, seed=seed, source=chosen, workers=workers, force=force)
     else:
-        records = read_records(file, pictures=pictures or file.parent, splits=splits)
-        chosen = region_source(backbone, grid)
-        build_dataset(records, out, name=out.name, source=chosen, workers=workers, force=force)
+        records = read_records(
+            file, pictures=pictures or file.parent, splits=splits, need_pictures=features is None
+        )
+        if features is not None:
+            table = open_regions(features, regions=regions)
+            build_from_regions(records, out, name=out.name, regions=table, force=force)
+        else:
+            chosen = region_source(backbone, grid)
+            build_dataset(records, out, name=out.name, source=chosen, workers=workers, force=force)
     check(out)
-    next_steps(f"aoq run scenes-small --data {out} --out runs/{out.name}")
+    of_scenes = "scenes-tiny" if size == "tiny" else "scenes-small"
+    recipe = of_scenes if scenes else "vsrn-flickr8k"
+    next_steps(shlex.join(["aoq", "run", recipe, "--data", str(out), "--out", f"runs/{out.name}"]))
+
+
+def _leave_out(reason: str, **flags: object) -> None:
+    """Refuse flags that would do nothing: somebody believes that they do."""
+    given = [f"--{name}" for name, value in flags.items() if value is not None]
+    if given:
+        raise UserError(f"{reason}: leave out {' and '.join(given)}.")
 
 
 @data_app.command

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, Json, app, first, print_metrics
+from aoq.cli.base import Count, Flag, Json, app, print_metrics, trained_rounds
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def evaluate(
     Parameters
     ----------
     runs
-        Folder of a trained model; of several, each is judged, and then their ensemble (mean score).
+        Folder of a run, whose last round is judged, or of a round; of several, each is judged,
+        and then their ensemble (mean score).
     split
         Split to judge on.
     data
@@ -73,7 +74,7 @@ def evaluate(
     as_json
         Print JSON for programs.
     """
-    first(runs)
+    runs = trained_rounds(runs)
     if paired and len(set(runs)) != 2:
         raise UserError(f"--paired compares two runs, but {len(set(runs))} are named; name two.")
     if folds > 1 or bootstrap or paired or cross or extended:
@@ -112,7 +113,6 @@ def _examine(
 ) -> dict[str, dict[str, Any]]:
     """One row a run, and of several runs that are not compared, their ensemble."""
     from aoq.evaluation.extended import ExtendedJudge, open_package
-    from aoq.evaluation.protocols import judge_folds
     from aoq.training.trained import ScoredSplit, open_splits
 
     if wanted.extended:
@@ -124,13 +124,7 @@ def _examine(
     judged: dict[str, list[JudgedFold]] = {}
     rows: dict[str, dict[str, Any]] = {}
     for name, part in parts.items():
-        judged[name] = judge_folds(
-            part.scorer,
-            part.encoded,
-            part.dataset.positives,
-            memory=memory,
-            folds=wanted.folds,
-        )
+        judged[name] = part.judge(memory=memory, folds=wanted.folds)
         rows[name] = _row(judged[name], wanted)
         if judge is not None:
             figures = judge.judge(part.scorer, part.encoded, memory=memory)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from aoq.cli.base import Count, Flag, app, next_steps
+from aoq.cli.base import Count, Flag, app, command, next_steps
 from aoq.errors import UserError
 
 _SEVERAL = Parameter(consume_multiple=True, negative=())
@@ -75,17 +76,23 @@ def experiment(
 
     from aoq.experiments.cells import begun_with, plan_grid
     from aoq.experiments.grid import run_grid
-    from aoq.experiments.results import grid_table, read_results, results_file
+    from aoq.experiments.results import chosen_rows, grid_table, read_results, results_file
 
     out = out or Path("runs") / definition.name
     results = results or results_file(out)
     if resume and data is None:
         data = begun_with(out)
-    again = f"aoq experiment {name} --data {data or 'FOLDER'} --out {out}"
-    if list_:
-        cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows)
+    elsewhere = () if results == results_file(out) else ("--results", results)
+    again = command("experiment", name, "--data", data or "FOLDER", "--out", out, *elsewhere)
+
+    def show() -> None:
         lines = read_results(results, definition.name)
+        chosen = chosen_rows(definition, lines)
+        cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows, chosen=chosen)
         Console(highlight=False).print(grid_table(definition, cells, lines))
+
+    if list_:
+        show()
         next_steps(again)
         return
     if report is not None:
@@ -97,7 +104,8 @@ def experiment(
             definition, out=out, results=results, data=data, seeds=seeds, rows=rows, command=again
         )
         page = read.write(report)
-        Console(highlight=False).print(*terminal_tables(read.rows, title=definition.description))
+        tables = terminal_tables(read.shown, title=definition.description)
+        Console(highlight=False).print(*tables)
         say(f"the report: {page}")
         return
     if data is None:
@@ -113,11 +121,9 @@ def experiment(
         results=results,
         force=force,
     )
-    cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows)
-    lines = read_results(results, definition.name)
-    Console(highlight=False).print(grid_table(definition, cells, lines))
+    show()
     for job, problem in problems.items():
         sys.stderr.write(f"error: {job}: {problem}\n")
-    next_steps(f"aoq runs {out}", f"{again} --report {out}/report")
+    next_steps(command("runs", out), f"{again} {shlex.join(['--report', f'{out}/report'])}")
     if problems:
         sys.exit(1)

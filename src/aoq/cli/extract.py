@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -59,14 +60,19 @@ def extract(
     force
         Replace `out` if it exists.
     """
+    from aoq.data.names import PICTURE_SUFFIXES
+
     if source.is_file():
+        if source.suffix.lower() in PICTURE_SUFFIXES:
+            raise UserError(f"{source} is a picture; name its folder, {source.parent}.")
         if out is None or grid or backbone or workers:
             raise UserError(
                 f"{source} holds regions already; add --out FOLDER and leave out --grid, "
                 "--backbone and --workers."
             )
+        _refuse_taken(out, force=force)
         _write(open_regions(source, regions=regions), out, force=force)
-        next_steps(f"aoq data build captions.json --features {out} --out data/mine")
+        _suggest_build("captions.json", "--features", out)
         return
     if regions is not None:
         raise UserError(f"--regions is for bottom-up files; {source} is none; use --grid.")
@@ -95,13 +101,12 @@ def _extract_folder(
     folder: Path, source: RegionSource, *, out: Path | None, workers: int, force: bool
 ) -> None:
     from aoq.data.extract import extract_pictures
-    from aoq.data.folders import refuse_taken
     from aoq.data.pictures import find_pictures
-    from aoq.data.region_tables import KeptRegions, is_region_folder
+    from aoq.data.region_tables import KeptRegions
     from aoq.progress import say, warn
 
-    if out is not None:  # before hours of work
-        refuse_taken(out, what="folder of regions", is_ours=is_region_folder, force=force)
+    if out is not None:
+        _refuse_taken(out, force=force)
     found = find_pictures(folder)
     extraction = extract_pictures(found.pictures, source, workers=workers)
     for sentence in _summary(extraction.skipped, found.others, folder):
@@ -115,8 +120,21 @@ def _extract_folder(
     say(f"{len(pictures):,} pictures: {n_regions} regions of {width:,} numbers each ({source.id})")
     if out is not None:
         _write(table, out, force=force)
-    alike = f"--features {out}" if out else f"--backbone {source.backbone} --grid {source.grid}"
-    next_steps(f"aoq data build captions.csv --pictures {folder} {alike} --out data/mine")
+    alike = ("--features", out) if out else ("--backbone", source.backbone, "--grid", source.grid)
+    _suggest_build("captions.csv", "--pictures", folder, *alike)
+
+
+def _suggest_build(*arguments: object) -> None:
+    build = ["aoq", "data", "build", *map(str, arguments), "--out", "data/mine"]
+    next_steps(shlex.join(build))
+
+
+def _refuse_taken(out: Path, *, force: bool) -> None:
+    """Before hours of work."""
+    from aoq.data.folders import refuse_taken
+    from aoq.data.region_tables import is_region_folder
+
+    refuse_taken(out, what="folder of regions", is_ours=is_region_folder, force=force)
 
 
 def _write(table: RegionTable, out: Path, *, force: bool) -> None:
@@ -135,7 +153,7 @@ def _summary(skipped: Mapping[Path, Fault], others: Counter[str], folder: Path) 
     for picture, fault in skipped.items():
         groups.setdefault(fault.reason, []).append(picture)
     for reason, pictures in groups.items():
-        places = [picture.relative_to(folder).as_posix() for picture in pictures]
+        places = [_printable(picture.relative_to(folder).as_posix()) for picture in pictures]
         several = f"{len(places):,} pictures are left out: each"
         left_out = several if len(places) > 1 else "1 picture is left out: it"
         yield f"{left_out} {reason} ({_first(places)}); {skipped[pictures[0]].hint}."
@@ -144,6 +162,11 @@ def _summary(skipped: Mapping[Path, Fault], others: Counter[str], folder: Path) 
         files = f"{others.total():,} files are left out: they do not end like pictures"
         file = "1 file is left out: it does not end like a picture"
         yield f"{files if others.total() > 1 else file} ({endings})."
+
+
+def _printable(name: str) -> str:
+    """A name that is no UTF-8 can be read from a folder, but not written."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def _first(items: Sequence[str]) -> str:

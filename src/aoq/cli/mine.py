@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, app, first, next_steps, vacant
+from aoq.cli.base import Count, Flag, app, command, next_steps, trained_rounds, vacant
 from aoq.config import Precision
 from aoq.errors import UserError
 
@@ -46,9 +46,10 @@ def mine(
     Parameters
     ----------
     runs
-        Folder of a trained model; of several, their ensemble (mean score) mines.
+        Folder of a run, whose last round mines, or of a round; of several, their ensemble (mean
+        score).
     out
-        File to write; default: candidates.safetensors in the first run.
+        File to write; default: candidates.safetensors in the (first) round.
     data
         Data set to mine; default: the one the model was trained on.
     proposals
@@ -85,7 +86,8 @@ def mine(
     from aoq.storage import RunDirectory
     from aoq.training.trained import mine_run
 
-    directory = RunDirectory(first(runs)).require_trained()
+    runs = trained_rounds(runs)
+    directory = RunDirectory(runs[0])
     out = vacant(out or directory.candidates, force=force)
     flags = {
         "depth_texts": depth_texts,
@@ -112,7 +114,7 @@ def mine(
         if processes.is_first:
             Console().print(report_view(MiningReport.load(report_file(out))))
             place = "" if out == directory.candidates and data is None else " --data ..."
-            next_steps(f"aoq mine inspect {out}{place}")
+            next_steps(command("mine", "inspect", out) + place)
 
 
 @mine_app.command

@@ -1,4 +1,4 @@
-"""`aoq index`, `aoq search`, `aoq score` and `aoq encode`: a trained model at work."""
+"""`aoq search`, `aoq score` and `aoq encode`: a trained model at work."""
 
 from __future__ import annotations
 
@@ -6,97 +6,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
-
-from aoq.cli.base import Count, Flag, Json, app, next_steps, vacant
+from aoq.cli.base import Count, Flag, Json, app, vacant
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aoq.retrieval.index import Index
-    from aoq.retrieval.indexing import AddedPhotos
     from aoq.retrieval.matcher import Answer
-
-Several = Parameter(consume_multiple=True, negative=(), show_default=False)
-
-
-@app.command
-def index(
-    run: Path,
-    /,
-    *,
-    data: Path | None = None,
-    splits: Annotated[tuple[str, ...], Several] = (),
-    pictures: Annotated[tuple[Path, ...], Several] = (),
-    without_data: Flag = False,
-    add: Path | None = None,
-    teacher: Path | None = None,
-    proposals: Count | None = None,
-    sample: Annotated[int, Parameter(validator=Number(gte=0))] = 100,
-    out: Path | None = None,
-    force: Flag = False,
-) -> None:
-    """Encode images and texts once, so that they can be searched.
-
-    Parameters
-    ----------
-    run
-        Folder of a trained model; of a run with two rounds, the last is taken.
-    data
-        Data set to index; default: the one the model was trained on.
-    splits
-        Splits of the data set; default: all.
-    pictures
-        Folders of photos without captions, to index beside the data set.
-    without_data
-        Index the photos of --pictures alone.
-    add
-        Folder of photos to add to an index that exists; those it has already are left out.
-    teacher
-        Run of an embedding model (vsrn, vse) that proposes what scan and bfan then score.
-    proposals
-        How many images or texts the teacher proposes for a query, 200 unless told; alone, it
-        changes an index that exists.
-    sample
-        Images, and texts, on which it is tried out what the teacher misses.
-    out
-        Folder of the index; default: `index` beside the model.
-    force
-        Make the index again where there is one.
-    """
-    from aoq.retrieval.indexing import (
-        PROPOSALS,
-        Contents,
-        Proposing,
-        add_photos,
-        build_index,
-        change_proposals,
-    )
-
-    makes = bool(data or splits or pictures or without_data or teacher or force)
-    if add is not None:
-        if makes or proposals:
-            raise UserError("--add puts photos into an index that exists; leave all but --out out.")
-        _tell_added(add, add_photos(run, add, index=out))
-        return
-    if proposals is not None and teacher is None:
-        if makes:
-            raise UserError("--proposals is for a teacher; name one with --teacher.")
-        _tell_made(change_proposals(run, proposals, index=out, sample=sample))
-        return
-    if without_data and (data or splits or not pictures):
-        raise UserError("--without-data indexes the photos of --pictures alone; name some.")
-    proposing = None
-    if teacher is not None:
-        proposing = Proposing(teacher=teacher, proposals=proposals or PROPOSALS, sample=sample)
-    contents = Contents(data=data, splits=splits, with_data=not without_data, pictures=pictures)
-    _tell_made(build_index(run, contents, out=out, proposing=proposing, force=force))
-    place = "" if out is None else f" --index {out}"
-    next_steps(f'aoq search {run}{place} "a dog in the snow"')
 
 
 @app.command
@@ -172,7 +90,7 @@ def score(run: Path, picture: Path, /, *texts: str, as_json: Json = False) -> No
     from aoq.retrieval.encoder import QueryEncoder
 
     encoder = QueryEncoder.load(run)
-    read = [encoder.read(text).require_known() for text in texts]
+    read = [encoder.read_query(text) for text in texts]
     scores = encoder.score(encoder.encode_pictures([picture]), texts)
     _warn_unknown([word for one in read for word in one.unknown_words])
     if as_json:
@@ -209,15 +127,16 @@ def encode(
     out
         File to write: .safetensors, or .npy with the ids in a .json file beside it.
     force
-        Replace `out` if it exists.
+        Replace `out`, and the .json file beside it, if they exist.
     """
     if (texts is None) == (pictures is None):
         raise UserError("give one of the two: --texts FILE or --pictures FOLDER.")
-    vacant(out, force=force)
     from aoq.progress import say
     from aoq.retrieval.encoder import QueryEncoder
-    from aoq.retrieval.vectors import encode_folder, encode_lines, require_form
+    from aoq.retrieval.vectors import encode_folder, encode_lines, files_of, require_form
 
+    for file in files_of(out):
+        vacant(file, force=force)
     encoder = QueryEncoder.load(run)
     require_form(out, encoder, "images" if texts is None else "texts")
     if texts is not None:
@@ -232,39 +151,12 @@ def encode(
 # What is printed
 
 
-def _tell_made(made: Index) -> None:
-    from aoq.progress import say, warn
-
-    record, n_images, n_texts = made.manifest.teacher, len(made.images), len(made.texts)
-    say(f"indexed {n_images:,} images and {n_texts:,} texts: {made.folder}")
-    if record is not None:
-        for direction, found in record.recall.items():
-            what = "images of a text" if direction == "t2i" else "texts of an image"
-            say(
-                f"{what}: {record.proposals} proposals give {found['r1']:.1%} of the first, "
-                f"{found['r5']:.1%} of the first 5 and {found['r10']:.1%} of the first 10 that "
-                f"scoring everything gives ({found['queries']} queries)"
-            )
-    elif made.manifest.model_name in ("scan", "bfan"):
-        warn(
-            "every search scores all images or texts, which is exact but slow; with --teacher, a "
-            "run of vsrn or vse proposes some, and only those are scored."
-        )
-
-
-def _tell_added(folder: Path, added: AddedPhotos) -> None:
-    from aoq.progress import say
-
-    present = f", {added.present:,} were there already" if added.present else ""
-    say(f"added {added.added:,} photos of {folder}{present}")
-
-
 def _warn_unknown(words: Sequence[str]) -> None:
     from aoq.progress import warn
 
     if words:
         names = ", ".join(dict.fromkeys(words))
-        warn(f"the model does not know these words, and so did not see them: {names}")
+        warn(f"the model knows none of these words, and takes all of them for one: {names}")
 
 
 def _print_json(value: Any) -> None:

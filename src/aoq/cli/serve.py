@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -42,7 +45,7 @@ def serve(
     max_upload
         Largest picture that can be uploaded, such as 10MB.
     max_pixels
-        Most pixels of an uploaded picture.
+        Most pixels of an uploaded picture, up to 100 million.
     workers
         Requests that are computed at once; default: one a core.
     waiting
@@ -50,8 +53,8 @@ def serve(
     timeout
         Seconds until an answer that is not there is given up.
     allow_host
-        Name that visitors use for this server, where it is not the address itself; can be
-        repeated. A server behind a proxy needs it.
+        Name that visitors or a proxy use for this server, where it is not an address in numbers;
+        can be repeated. A server behind a proxy needs it.
     """
     from aoq.config import parse_memory
     from aoq.errors import UserError, require_packages
@@ -78,7 +81,8 @@ def serve(
     with listen(host, port) as listener:
         matchers = [Matcher.load(run, index=index) for run in runs]
         is_private = is_loopback(listener)
-        hosts = {host, *LOOPBACK_NAMES, *allow_host} if is_private or allow_host else set()
+        own_name = () if is_private else (socket.gethostname(),)
+        hosts = {host, *LOOPBACK_NAMES, *own_name, *allow_host}
         server = make_server(make_app(matchers, limits=limits, hosts=hosts), limits)
         if not is_private:
             warn(
@@ -88,4 +92,7 @@ def serve(
         say(f"serving {', '.join(map(str, runs))} at {address_of(listener)} (Ctrl-C stops it)")
         with suppress(KeyboardInterrupt, TerminatedError):  # raised again when all has ended
             server.run(sockets=[listener])
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         say("stopped")
+        os._exit(0)  # work that was given up is not waited for

@@ -40,7 +40,7 @@ def share(
     Parameters
     ----------
     run
-        Folder of a trained model.
+        Folder of a run, whose last round ranks, or of a round.
     batch_sizes
         Positive pairs of a batch.
     top

@@ -109,7 +109,10 @@ class Place:
 
 
 def look_through(path: Path) -> tuple[Place, ...]:
-    """Every image of a file, or a `UserError` that names all that is damaged."""
+    """Every image of a file, or a `UserError` that names all that is damaged.
+
+    Where the first line has other columns, the file is another, and is read no further.
+    """
     places: dict[str, Place] = {}
     problems: list[str] = []
     for number, start, content in _lines(path):
@@ -120,6 +123,8 @@ def look_through(path: Path) -> tuple[Place, ...]:
             places[place.image_id] = place
         except ValueError as error:
             problems.append(f"{path}, line {number}: {error}.")
+            if not places and len(problems) == 1 and len(_fields(content)) != len(COLUMNS):
+                break
     raise_problems(problems)
     if not places:
         raise UserError(f"{path} holds no images; expected lines of {', '.join(COLUMNS)}.")
@@ -128,7 +133,7 @@ def look_through(path: Path) -> tuple[Place, ...]:
 
 def parse_line(content: bytes) -> Line:
     """One line; a `ValueError` says what is damaged in it."""
-    fields = content.rstrip(b"\r\n").split(b"\t")
+    fields = _fields(content)
     if len(fields) != len(COLUMNS):
         raise ValueError(
             f"{len(fields)} columns; expected {len(COLUMNS)}, separated by tabs: "
@@ -140,18 +145,31 @@ def parse_line(content: bytes) -> Line:
         raise ValueError("image_id is empty; expected the id of an image")
     width, height, n_boxes = (_whole(name, named[name]) for name in COLUMNS[1:4])
     boxes = _floats("boxes", named["boxes"], n_boxes)
-    if boxes.shape[1] != 4 or not (boxes[:, :2] <= boxes[:, 2:]).all():
+    if boxes.shape[1] != 4:
         raise ValueError(
-            f"boxes are {n_boxes} x {boxes.shape[1]} numbers; expected left, top, right and "
-            "bottom of each, in this order"
+            f"boxes are {n_boxes} x {boxes.shape[1]} numbers; expected left, top, right and bottom "
+            "of each"
         )
+    for number, box in enumerate(boxes.tolist(), start=1):
+        if box[0] > box[2] or box[1] > box[3]:
+            raise ValueError(
+                f"box {number} of {n_boxes} is {shown(box)}; expected left, top, right and bottom, "
+                "in this order"
+            )
     return Line(image_id, (width, height), boxes, _floats("features", named["features"], n_boxes))
+
+
+def _fields(content: bytes) -> list[bytes]:
+    return content.rstrip(b"\r\n").split(b"\t")
 
 
 def _whole(name: str, field: bytes) -> int:
     number = int(field) if field.isdigit() and len(field) <= MOST_DIGITS else 0
     if not number:
-        raise ValueError(f"{name} is {shown(field.decode(errors='replace'))}; expected a number")
+        raise ValueError(
+            f"{name} is {shown(field.decode(errors='replace'))}; expected a whole number above 0 "
+            f"of at most {MOST_DIGITS} digits"
+        )
     return number
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from aoq.data.dataset import VERSION, boxes_file, is_ours
 from aoq.data.extract import WORKERS, extract_pictures
-from aoq.data.folders import written_folder
+from aoq.data.folders import refuse_taken, written_folder
 from aoq.data.formats import Record, raise_problems, read_records
 from aoq.data.region_tables import KeptRegions, RegionTable, rows_of, write_rows
 from aoq.data.regions import DEFAULT_SOURCE, RegionSource
@@ -107,6 +107,11 @@ def find_problems(records: Sequence[Record], *, need_pictures: bool = True) -> l
         splits.setdefault(image, record.split)
         caption_ids.update(record.caption_ids)
     return problems
+
+
+def refuse_taken_dataset(folder: Path, *, force: bool) -> None:
+    """Refuse a place that is taken, before hours of work."""
+    refuse_taken(folder, what="data set", is_ours=is_ours, force=force)
 
 
 @contextmanager

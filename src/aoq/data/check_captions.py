@@ -19,7 +19,7 @@ from aoq.data.findings import Finding, error, warning
 from aoq.data.precomp import captions_file, vocabulary_files
 from aoq.data.published_vocabulary import read_vocabulary
 from aoq.data.readers import shown
-from aoq.data.resemblance import WordSets
+from aoq.data.resemblance import WordSets, words_of
 from aoq.data.vocabulary import SPECIAL_WORDS, tokenize
 from aoq.errors import UserError
 from aoq.recipes import load_recipe
@@ -33,7 +33,7 @@ _LEAK = "some are normal; many mean that the splits share pictures or were writt
 
 
 def find_repeats(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]:
-    """Captions that are the same but for upper and lower case."""
+    """Captions that are the same but for upper and lower case and punctuation."""
     of_image: list[str] = []
     of_others: list[str] = []
     across: list[str] = []
@@ -43,7 +43,7 @@ def find_repeats(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]
         owners = owners_of(dataset)
         first: dict[str, int] = {}
         for text, caption in enumerate(dataset.captions):
-            key = caption.casefold()
+            key = " ".join(words_of(caption)) or caption
             again = first.setdefault(key, text)
             if again != text:
                 (of_image if owners[again] == owners[text] else of_others).append(
@@ -60,12 +60,11 @@ def find_repeats(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]
 
 
 def find_near(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]:
-    """Captions that are the same but for a word, equal ones aside."""
+    """Captions that are the same but for a word."""
     texts = [(dataset, text) for dataset in datasets for text in range(dataset.n_texts)]
-    captions = [dataset.captions[text] for dataset, text in texts]
     split_of = np.repeat(np.arange(len(datasets)), [dataset.n_texts for dataset in datasets])
     owners = np.concatenate([owners_of(dataset) for dataset in datasets] or [np.empty(0, int)])
-    sets = WordSets(captions)
+    sets = WordSets([dataset.captions[text] for dataset, text in texts])
 
     def places(partners: Ids, of_split: int) -> list[str]:
         found = np.flatnonzero((partners >= 0) & (split_of == of_split))
@@ -73,7 +72,6 @@ def find_near(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]:
             f"{quoted_place(folder, *texts[text])} and "
             f"{quoted_place(folder, *texts[partners[text]])}"
             for text in found.tolist()
-            if captions[text].casefold() != captions[partners[text]].casefold()
         ]
 
     within: list[str] = []

@@ -1,7 +1,7 @@
 """The doctor's look at images: the same one twice, in two splits, or nearly so.
 
-An image is known by its id. Where a folder names none, equal features in two splits are taken for
-the same image, which is an error: what a model has seen in training says nothing when it is asked
+An image is known by its id. Where one of two splits names none, equal features are taken for the
+same image, which is an error: what a model has seen in training says nothing when it is asked
 again in a test. `testall` contains `test` by design.
 """
 
@@ -17,7 +17,6 @@ from aoq.data.dataset import PairDataset, features_file, is_built
 from aoq.data.findings import Finding, error, warning
 from aoq.data.resemblance import Vectors, look_alikes
 
-Place = tuple[PairDataset, int]
 TEST_SETS = {"test", "testall"}
 
 
@@ -30,59 +29,97 @@ class Scan:
     means: Vectors  # (N, F), over the regions; empty after a quick look
 
 
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """What occurs in a row of a split, and before it in a row of this or another one."""
+
+    first: PairDataset
+    first_row: int
+    again: PairDataset
+    row: int
+
+    @property
+    def splits(self) -> set[str]:
+        return {self.first.split, self.again.split}
+
+    @property
+    def is_across(self) -> bool:
+        return len(self.splits) > 1
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        return self.again.image_ids[self.row], self.first.image_ids[self.first_row]
+
+    def place(self, folder: Path) -> str:
+        return (
+            f"{features_file(folder, self.again.split)}, image row {self.row}: the image "
+            f"{self.ids[0]} is also in {self.first.split}, row {self.first_row}"
+        )
+
+
 def find_repeats(
     folder: Path, datasets: Sequence[PairDataset], scans: Mapping[str, Scan]
 ) -> list[Finding]:
     """Images in two splits, and images that are there twice."""
-    named = is_built(folder) or any((folder / f"{d.split}_ids.txt").is_file() for d in datasets)
-    ids: list[Sequence[Hashable]] = [dataset.image_ids for dataset in datasets]
-    digests: list[Sequence[Hashable]] = [scans[dataset.split].digests for dataset in datasets]
-    by_key = list(_repeats(datasets, ids if named else digests))
-    by_features = list(_repeats(datasets, digests))
+    named = {
+        dataset.split
+        for dataset in datasets
+        if is_built(folder) or (folder / f"{dataset.split}_ids.txt").is_file()
+    }
+    digests = {dataset.split: scans[dataset.split].digests for dataset in datasets}
+    by_id = list(_repeats(datasets, [dataset.image_ids for dataset in datasets]))
+    by_features = list(_repeats(datasets, list(digests.values())))
+
+    def is_one_image(found: Repeat) -> bool:
+        digest = digests[found.first.split][found.first_row]
+        return digest == digests[found.again.split][found.row]
+
+    same_id = [found for found in by_id if found.is_across]
+    other_id = [found for found in by_features if found.is_across and len({*found.ids}) > 1]
+    renamed = [found for found in other_id if found.splits <= named]
+    shared = [found for found in same_id if is_one_image(found)]
+    shared += [found for found in other_id if not found.splits <= named]
     return [
         *error(
             "Images in two splits",
-            [
-                f"{features_file(folder, again.split)}, image row {row}: the image "
-                f"{again.image_ids[row]} is also in {first.split}, row {first_row}"
-                for (first, first_row), (again, row) in by_key
-                if first is not again
-            ],
+            [found.place(folder) for found in shared],
             "expected every image in one split: leave it out of the others",
         ),
         *error(
+            "Ids in two splits that do not name one image",
+            [found.place(folder) for found in same_id if not is_one_image(found)],
+            "the features differ: look whether the ids fit the rows; if they do, leave the image "
+            "out of one split",
+        ),
+        *error(
             "Ids of test that name another image in testall",
-            _out_of_order(datasets, scans) if named else [],
+            _out_of_order(datasets, scans),
             "expected the ids in the order of the rows",
         ),
         *warning(
             "Ids that several images have",
             [
-                f"{again.image_ids[row]} in {again.split}, rows {first_row} and {row}"
-                for (first, first_row), (again, row) in by_key
-                if named and first is again
+                f"{found.ids[0]} in {found.again.split}, rows {found.first_row} and {found.row}"
+                for found in by_id
+                if not found.is_across
             ],
             "an id should name one image: look whether the ids fit the rows",
         ),
         *warning(
             "Pictures that are there twice",
             [
-                f"{again.image_ids[row]} and {first.image_ids[first_row]} in {first.split} "
-                "have equal features"
-                for (first, first_row), (again, row) in by_features
-                if first is again
+                f"{found.ids[0]} and {found.ids[1]} in {found.first.split} have equal features"
+                for found in by_features
+                if not found.is_across
             ],
             "each counts as a wrong answer to the captions of the other: leave one out",
         ),
         *warning(
             "Pictures in two splits under different ids",
             [
-                f"{again.image_ids[row]} in {again.split} and {first.image_ids[first_row]} in "
-                f"{first.split} have equal features"
-                for (first, first_row), (again, row) in by_features
-                if first is not again
-                and named
-                and first.image_ids[first_row] != again.image_ids[row]
+                f"{found.ids[0]} in {found.again.split} and {found.ids[1]} in "
+                f"{found.first.split} have equal features"
+                for found in renamed
             ],
             "a leak: leave them out of train, or results are too good",
         ),
@@ -140,14 +177,14 @@ def earlier_splits(datasets: Sequence[PairDataset], number: int) -> list[PairDat
 
 def _repeats(
     datasets: Sequence[PairDataset], keys: Sequence[Sequence[Hashable]]
-) -> Iterator[tuple[Place, Place]]:
+) -> Iterator[Repeat]:
     """Where a key occurs first, and where again."""
-    first: dict[Hashable, Place] = {}
+    first: dict[Hashable, tuple[PairDataset, int]] = {}
     for dataset, of_images in zip(datasets, keys, strict=True):
         for row, key in enumerate(of_images):
             place = first.setdefault(key, (dataset, row))
             if place != (dataset, row) and {place[0].split, dataset.split} != TEST_SETS:
-                yield place, (dataset, row)
+                yield Repeat(*place, dataset, row)
 
 
 def _out_of_order(datasets: Sequence[PairDataset], scans: Mapping[str, Scan]) -> list[str]:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from aoq.data.backbones import Regions
+from aoq.data.backbones import GRID, Regions
 from aoq.data.formats import raise_problems
 from aoq.data.pictures import (
     Canvas,
@@ -37,6 +37,7 @@ from aoq.data.pictures import (
     find_fault,
     unreadable,
 )
+from aoq.data.readers import is_text
 from aoq.data.regions import RegionSource, one_core_each, pool_regions
 from aoq.errors import UserError
 from aoq.progress import progress_bar, track
@@ -77,15 +78,16 @@ def extract_pictures(
     end, when the others are kept.
     """
     places = _find_places(pictures, source)
-    missing = {
-        place: picture
-        for picture, place in places.items()
-        if isinstance(place, Path) and not place.is_file()
-    }
+    picture_of = {at: picture for picture, at in places.items() if isinstance(at, Path)}
+    widths = {place: _kept_width(place) for place in picture_of}
+    missing = {place: picture for place, picture in picture_of.items() if not widths[place]}
     broken = {place: fault for place, picture in missing.items() if (fault := find_fault(picture))}
     if not skip:
         raise_problems(_divide(places, broken).problems)
     sound = {place: picture for place, picture in missing.items() if place not in broken}
+    if sound or len({*widths.values()} - {0}) > 1:
+        expected = source.load().width
+        sound |= {at: picture_of[at] for at, width in widths.items() if width not in (0, expected)}
     extraction = _divide(places, broken | _extract_missing(sound, source, workers=workers))
     if not skip:
         raise_problems(extraction.problems)
@@ -94,12 +96,11 @@ def extract_pictures(
 
 def load_regions(place: Path, source: RegionSource) -> Regions:
     """Kept regions of a picture, pooled to the grid of `source`. (R, F)"""
-    try:
-        kept: Regions = np.load(place)
-    except Exception as error:  # damaged files make NumPy raise almost anything
+    kept = _open_kept(place)
+    if kept is None:
         raise UserError(
-            f"{place} in the cache is damaged ({error}); remove the file and start again."
-        ) from error
+            f"{place} in the cache is damaged or gone; start again, and it is extracted again."
+        )
     return pool_regions(kept, source.grid)
 
 
@@ -129,6 +130,8 @@ def _find_places(pictures: Sequence[Path], source: RegionSource) -> dict[Path, P
 
 
 def _hash_picture(picture: Path) -> str | Fault:
+    if not is_text(str(picture)):  # no list of pictures could name it
+        return Fault("has a name that is no UTF-8", "rename it")
     try:
         if not stat.S_ISREG(picture.stat().st_mode):  # reading a pipe would never end
             return Fault("is no file", "expected a picture")
@@ -149,6 +152,22 @@ def _divide(places: dict[Path, Path | Fault], broken: dict[Path, Fault]) -> Extr
         else:
             stored[picture] = place
     return Extraction(stored, skipped)
+
+
+def _kept_width(place: Path) -> int:
+    """Features a region of what is kept; 0 where nothing is that can be used."""
+    kept = _open_kept(place)
+    return 0 if kept is None else kept.shape[1]
+
+
+def _open_kept(place: Path) -> Regions | None:
+    """What is kept, not yet read; nothing where it is missing, damaged or of another shape."""
+    try:
+        kept: Regions = np.lib.format.open_memmap(place, mode="r")
+    except Exception:  # damaged files make NumPy raise almost anything
+        return None
+    is_ours = kept.dtype == np.float16 and kept.ndim == 2 and len(kept) == GRID * GRID
+    return kept if is_ours else None
 
 
 def _store(rows: Regions, place: Path) -> None:

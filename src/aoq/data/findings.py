@@ -1,7 +1,7 @@
 """What the doctor says: one finding for each kind of thing that is wrong or odd.
 
-A finding has a title, the number of places, the first of them, and what to do. The same findings
-are a report on a terminal, JSON for a pipe, and the sentences with which training refuses or warns.
+A finding has a title, its places, and what to do. The same findings are a report on a terminal,
+JSON for a pipe, and the sentences with which training refuses or warns.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any
 from aoq.data.dataset import PairDataset
 from aoq.data.formats import raise_problems
 
-PLACES_KEPT = 20
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -25,10 +23,13 @@ class Finding:
     """
 
     title: str
-    count: int
     places: tuple[str, ...]
     advice: str = ""
     is_error: bool = False
+
+    @property
+    def count(self) -> int:
+        return len(self.places)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -111,10 +112,7 @@ def warning(title: str, places: Sequence[str], advice: str = "") -> list[Finding
 
 
 def _finding(title: str, places: Sequence[str], advice: str, *, is_error: bool) -> list[Finding]:
-    if not places:
-        return []
-    kept = tuple(places[:PLACES_KEPT])
-    return [Finding(title, len(places), kept, advice, is_error=is_error)]
+    return [Finding(title, tuple(places), advice, is_error=is_error)] if places else []
 
 
 def _sentences(findings: Sequence[Finding], *, is_error: bool) -> tuple[str, ...]:

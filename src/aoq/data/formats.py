@@ -9,12 +9,13 @@ there is to mend.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from aoq.data.names import PICTURE_SUFFIXES as PICTURE_SUFFIXES
-from aoq.data.names import NameHints, picture_names
+from aoq.data.names import NameHints
+from aoq.data.pictures import find_pictures
 from aoq.data.readers import (
     Entry,
     byte_string_problems,
@@ -25,6 +26,7 @@ from aoq.data.readers import (
 )
 from aoq.errors import UserError
 from aoq.progress import warn
+from aoq.storage import hash_file
 from aoq.types import Split
 
 PROBLEMS_SHOWN = 20
@@ -70,8 +72,8 @@ def read_records(
 
     `splits` is a folder with train.txt, dev.txt and test.txt, a picture name a line; pictures in
     none of them are left out. Otherwise the captions file names the split of an image, and
-    images without one are shared out by `rank_into_splits`. Where features are there already,
-    pictures need not be.
+    images without one are shared out by `share_out`. Where features are there already, pictures
+    need not be.
     """
     if not pictures.is_dir():
         raise UserError(f"{pictures} is no folder; name the folder that holds the pictures.")
@@ -90,7 +92,7 @@ def read_records(
         unlisted = [name for name in images if name not in names]
         images = {name: entries for name, entries in images.items() if name in names}
     split_of = settle_splits(claims, problems)
-    split_of |= rank_into_splits([name for name in images if name not in split_of])
+    split_of |= share_out({name: pictures / name for name in images}, split_of)
     records = _to_records(
         images,
         pictures=pictures,
@@ -104,7 +106,7 @@ def read_records(
     if splits is not None:
         _warn_left_out(unlisted, f"are in no list of {splits}")
     else:
-        without = sorted(picture_names(pictures) - images.keys())
+        without = [name for name in _names_in(pictures) if name not in images]
         _warn_left_out(without, f"have no caption in {captions_file}")
     return records
 
@@ -149,7 +151,7 @@ def _to_records(
         if path.is_absolute() or ".." in path.parts:
             problems.append(f"{place}: {name} leads out of {pictures}; expected a path inside it.")
         elif need_pictures and not is_file(pictures / path):
-            names = names or NameHints(picture_names(pictures))
+            names = names or NameHints(_names_in(pictures))
             problems.append(
                 f"{place}: the picture {name} is not in {pictures}; "
                 f"{names.hint(name) or 'expected every picture there'}."
@@ -209,7 +211,36 @@ def settle_splits(claims: Iterable[Claim], problems: list[str]) -> dict[str, Spl
     return settled
 
 
-def rank_into_splits(names: Sequence[str], *, seed: int = 0) -> dict[str, Split]:
+def share_out(pictures: Mapping[str, Path], split_of: Mapping[str, Split]) -> dict[str, Split]:
+    """A split for every image that has none: copies of one picture stay together.
+
+    They go where one of them is; else the first of their names is ranked for them all.
+    """
+    unsettled = [name for name in pictures if name not in split_of]
+    if not unsettled:
+        return {}
+    first = _first_copies(pictures)
+    settled = {first[name]: split_of[name] for name in pictures if name in split_of}
+    settled |= rank_into_splits({first[name] for name in unsettled} - settled.keys())
+    return {name: settled[first[name]] for name in unsettled}
+
+
+def _first_copies(pictures: Mapping[str, Path]) -> dict[str, str]:
+    """The first name, in the order of names, of what has the same content; read if it may have."""
+    by_size: dict[int, list[str]] = {}
+    for name in sorted(pictures):
+        if is_file(pictures[name]):
+            by_size.setdefault(pictures[name].stat().st_size, []).append(name)
+    first = {name: name for name in pictures}
+    for names in by_size.values():
+        seen: dict[str, str] = {}
+        for name in names if len(names) > 1 else ():
+            with suppress(OSError):  # extraction says what cannot be read
+                first[name] = seen.setdefault(hash_file(pictures[name]), name)
+    return first
+
+
+def rank_into_splits(names: Collection[str], *, seed: int = 0) -> dict[str, Split]:
     """80 / 10 / 10 percent of the images, ranked by a hash of their names.
 
     The order of the file does not matter, and three images are enough to fill every split.
@@ -243,6 +274,11 @@ def raise_problems(problems: Sequence[str]) -> None:
 def all_problems(error: UserError) -> Sequence[str]:
     """What an error says, and what it has no room to say."""
     return error.everything if isinstance(error, ManyProblemsError) else error.problems
+
+
+def _names_in(pictures: Path) -> list[str]:
+    """The pictures in a folder and those below it, as a captions file names them."""
+    return [path.relative_to(pictures).as_posix() for path in find_pictures(pictures).pictures]
 
 
 def _warn_left_out(names: Sequence[str], reason: str) -> None:

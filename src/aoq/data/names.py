@@ -1,4 +1,4 @@
-"""The names of pictures: which there are, and which one a name may mean that is none of them.
+"""The names of pictures: how they end, and which one a name may mean that is none of them.
 
 People write names by hand and move files between systems, so that a name is often nearly right.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 PICTURE_SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff"}
 
@@ -43,9 +43,3 @@ def _name_key(name: str) -> str:
     path = PurePosixPath(unicodedata.normalize("NFC", name).replace("\\", "/").casefold())
     is_picture = path.suffix in PICTURE_SUFFIXES
     return str(path.with_suffix("") if is_picture else path)
-
-
-def picture_names(folder: Path) -> set[str]:
-    """The pictures in a folder and those below it, by their endings."""
-    files = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURE_SUFFIXES)
-    return {path.relative_to(folder).as_posix() for path in files}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from aoq.data.formats import PICTURE_SUFFIXES
+from aoq.data.names import PICTURE_SUFFIXES
 from aoq.errors import UserError
 from aoq.progress import warn
 
@@ -42,6 +42,8 @@ _TRANSPOSITIONS = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
+
+_PILLOW = re.compile("PIL")  # its modules
 
 Picture = Path | bytes  # a file, or the content of one
 Pixels = npt.NDArray[np.uint8]  # (side, side, 3)
@@ -81,6 +83,7 @@ NO_PICTURE = Fault(
     "is no picture that can be read",
     f"expected {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; replace it or leave it out",
 )
+TOO_DEMANDING = Fault("takes more memory than there is for it", "make the picture smaller")
 TOO_LONG = Fault(f"is more than {MAX_SIDE:,} pixels long", "cut the picture")
 
 
@@ -100,6 +103,8 @@ def decode(picture: Picture, canvas: Canvas, *, max_pixels: int = MAX_PIXELS) ->
             image.draft("RGB", (2 * canvas.side, 2 * canvas.side))  # large JPEGs at a fraction
             image.load()  # some formats have their Exif data at the end
             squashed = upright(image).resize((canvas.side, canvas.side), canvas.resample)
+        except MemoryError as error:
+            raise PictureError(picture, TOO_DEMANDING) from error
         except Exception as error:
             detail = " ".join(str(error).split())[:100] or type(error).__name__
             hint = "replace the picture or leave it out"
@@ -140,8 +145,7 @@ def _open(picture: Picture) -> Image:
         import PIL.Image
     except ImportError as error:
         raise missing_packages(error) from error
-    # What Pillow warns about is either refused here or harmless.
-    warnings.filterwarnings("ignore", module="PIL")
+    _quieten_pillow()
     file = io.BytesIO(picture) if isinstance(picture, bytes) else picture
     try:
         return PIL.Image.open(file, formats=FORMATS)
@@ -150,6 +154,15 @@ def _open(picture: Picture) -> Image:
     except Exception as error:
         of_system = isinstance(error, OSError) and error.strerror
         raise PictureError(picture, unreadable(error) if of_system else NO_PICTURE) from error
+
+
+def _quieten_pillow() -> None:
+    """What Pillow warns about is either refused here or harmless.
+
+    The filters are the process's: they are changed once, for all threads, not around each picture.
+    """
+    if all(module != _PILLOW for *_, module, _ in warnings.filters):
+        warnings.filterwarnings("ignore", module=_PILLOW.pattern)
 
 
 def upright(image: Image) -> Image:
@@ -174,16 +187,30 @@ def _orientation(image: Image) -> int:
 
 
 def _to_rgb(image: Image) -> Image:
-    """Any mode as RGB: transparency over white, 16-bit greyscale by its upper half."""
+    """Any mode as RGB: transparency over white, 16-bit greyscale by its upper half.
+
+    Greyscale of 32 bits, whole or float, has no agreed white: its own range becomes black to white.
+    """
     import PIL.Image
 
     if image.has_transparency_data:
         opaque = PIL.Image.new("RGBA", image.size, "white")
-        opaque.alpha_composite(image.convert("RGBA"))
+        opaque.alpha_composite(image if image.mode == "RGBA" else image.convert("RGBA"))
         image = opaque
     elif image.mode.startswith("I;16"):
         image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        image = PIL.Image.fromarray(_stretch(np.asarray(image, np.float64)))
     return image.convert("RGB")
+
+
+def _stretch(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+    """Numbers of any range as 0 to 255."""
+    low, high = values.min(), values.max()
+    if not np.isfinite(high - low):
+        raise ValueError("it holds NaN or infinite numbers")
+    shares: npt.NDArray[np.float64] = (values - low) / ((high - low) or 1)
+    return (shares * 255).astype(np.uint8)
 
 
 # Folders of pictures

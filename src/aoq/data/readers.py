@@ -75,9 +75,11 @@ def table_entries(path: Path, text: str, *, delimiter: str, problems: list[str])
     """CSV with a header of image, caption and perhaps split, in any order."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     columns: list[str] = []
+    began = 1  # a row has several lines where a cell in quotes has
     try:
         for row in rows:
-            place = f"{path}, line {rows.line_num}"
+            place = f"{path}, line {began}"
+            began = rows.line_num + 1
             if not any(cell.strip() for cell in row):
                 continue
             if not columns:
@@ -93,8 +95,8 @@ def table_entries(path: Path, text: str, *, delimiter: str, problems: list[str])
                 )
     except csv.Error as error:
         problems.append(
-            f"{path}, line {rows.line_num}: no valid CSV ({error}); "
-            "expected every double quote to be closed."
+            f"{path}, line {began}: no valid CSV ({error}); "
+            "expected every double quote of the row that begins here to be closed."
         )
 
 
@@ -147,7 +149,7 @@ def karpathy_entries(
             continue
         name = normal_name(image["filename"])
         folder = image.get("filepath")
-        if folder and is_folder(pictures / folder):
+        if folder and (is_folder(pictures / folder) or not is_file(pictures / name)):
             name = normal_name(f"{folder}/{name}")
         if not image["sentences"]:
             problems.append(f"{place}: {name} has no sentences; expected at least one.")

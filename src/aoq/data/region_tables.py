@@ -145,14 +145,25 @@ class RegionFolder:
 def write_rows(
     table: RegionTable, rows: Sequence[int], *, features: Path, boxes: Path | None = None
 ) -> None:
-    """Some images of a table as arrays; without `boxes`, their features alone."""
+    """Some images of a table as arrays; without `boxes`, their features alone.
+
+    Numbers that are not finite, or not as float16, are refused, all such images together.
+    """
     n_regions, width = table.shape
     shape = (len(rows), n_regions, width)
     all_features = np.lib.format.open_memmap(features, mode="w+", dtype=np.float16, shape=shape)
     all_boxes = np.empty((*shape[:2], 4), np.float32)
+    problems: list[str] = []
     title = f"Writing {features.name}"
     for row, number in enumerate(track(rows, title, total=len(rows), unit="images")):
-        all_features[row], all_boxes[row] = table.read(number)
+        with np.errstate(over="ignore"):
+            all_features[row], all_boxes[row] = table.read(number)
+        if not (np.isfinite(all_features[row]).all() and np.isfinite(all_boxes[row]).all()):
+            problems.append(
+                f"{table.name}: the regions of {table.ids[number]} hold NaN, infinite or enormous "
+                "numbers; expected finite ones; extract the picture again or leave it out."
+            )
+    raise_problems(problems)
     all_features.flush()
     if boxes is not None:
         np.save(boxes, all_boxes)

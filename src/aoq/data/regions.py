@@ -26,7 +26,7 @@ from aoq.data.backbones import (
     load_backbone,
 )
 from aoq.data.dataset import boxes_file, features_file, is_built, map_features, read_manifest
-from aoq.data.pictures import MAX_PIXELS, Picture, decode
+from aoq.data.pictures import MAX_PIXELS, Canvas, Picture, Pixels, decode
 from aoq.data.readers import shown
 from aoq.errors import UserError
 
@@ -110,26 +110,38 @@ class PictureReader:
     """Regions of single pictures, with the network held in memory; any thread may call it.
 
     The network computes on threads of its own, one core each, as `aoq.data.extract` does: sums
-    that are shared among cores are rounded differently.
+    that are shared among cores are rounded differently. There are `threads` of them, or as many as
+    torch may use here.
     """
 
-    def __init__(self, source: RegionSource, *, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(
+        self, source: RegionSource, *, max_pixels: int = MAX_PIXELS, threads: int | None = None
+    ) -> None:
         self._backbone = source.load()
         self._grid = source.grid
         self._max_pixels = max_pixels
-        self._cores = one_core_each()
+        self._cores = one_core_each(threads)
 
-    def regions(self, picture: Picture, /) -> Regions:
-        """The regions of a file, or of the content of one: what a build makes of it. (R, F)"""
+    @property
+    def canvas(self) -> Canvas:
+        """What pictures are decoded to where somebody else does it."""
+        return self._backbone.canvas
+
+    def regions(self, picture: Picture | Pixels, /) -> Regions:
+        """The regions of a file, of the content of one, or of what `decode` makes of it. (R, F)
+
+        All are what a build makes of the file.
+        """
         return self._cores.submit(self._read, picture).result()
 
-    def _read(self, picture: Picture) -> Regions:
-        pixels = decode(picture, self._backbone.canvas, max_pixels=self._max_pixels)
-        return pool_regions(self._backbone([pixels])[0], self._grid)
+    def _read(self, picture: Picture | Pixels) -> Regions:
+        if not isinstance(picture, np.ndarray):
+            picture = decode(picture, self.canvas, max_pixels=self._max_pixels)
+        return pool_regions(self._backbone([picture])[0], self._grid)
 
 
-def one_core_each() -> ThreadPoolExecutor:
-    """As many threads as torch may use, each computing on one core: none waits for another.
+def one_core_each(threads: int | None = None) -> ThreadPoolExecutor:
+    """So many threads, or as many as torch may use, each on one core: none waits for another.
 
     All begin here, because torch gives every thread that begins later the number set last.
     """
@@ -140,9 +152,10 @@ def one_core_each() -> ThreadPoolExecutor:
         torch.set_num_threads(1)
 
     cores = torch.get_num_threads()
-    pool = ThreadPoolExecutor(cores, initializer=stay_on_one_core)
-    together = Barrier(cores)
-    list(pool.map(lambda _: together.wait(), range(cores)))
+    threads = threads or cores
+    pool = ThreadPoolExecutor(threads, initializer=stay_on_one_core)
+    together = Barrier(threads)
+    list(pool.map(lambda _: together.wait(), range(threads)))
     torch.set_num_threads(cores)
     return pool
 

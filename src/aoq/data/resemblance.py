@@ -1,19 +1,19 @@
 """Captions and pictures that are nearly the same, found among all without comparing all pairs.
 
-Two captions are near where their sets of words are equal but for one word, more, fewer or other,
-and have four in five words in common. Every set has a number, that of a set without one of its
-words follows from it, and near captions are those that have such a number in common: to look among
-COCO's 600,000 captions takes a few sorts of ten numbers a caption. Words are runs of letters and
-digits, lower-case.
+Two captions are near where their sets of words differ in one word, more, fewer or other, and have
+four in five words in common. Every set has a number, that of a set without one of its words follows
+from it, and near captions are those that have such a number in common: to look among COCO's 600,000
+captions takes a few sorts of ten numbers a caption.
 
 Two pictures are near where the means of their regions point in one direction, seen from the mean
-of all pictures, each feature in its own unit: so copies in another quality, cut a little or
-mirrored are found, whatever network made the features.
+of all pictures, each feature in its own unit. Which copies that finds depends on what was done to
+them: docs/own-data.md has measured shares.
 """
 
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,7 +30,16 @@ LIKENESS = 0.9  # cosine; different photos of Flickr8k stay below 0.88
 _SHARED_IF_ONE_MORE = 4
 _SHARED_IF_ONE_OTHER = 8
 _ROWS_AT_ONCE = 512
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(rf"[^\s{re.escape(string.punctuation)}]+")
+
+
+def words_of(caption: str) -> list[str]:
+    """What lies between spaces and punctuation, without regard to case.
+
+    >>> words_of("A dog, in snow .")
+    ['a', 'dog', 'in', 'snow']
+    """
+    return _WORD.findall(caption.casefold())
 
 
 class WordSets:
@@ -44,8 +53,8 @@ class WordSets:
     def __init__(self, captions: Sequence[str]) -> None:
         numbers: dict[str, int] = {}
         words = [
-            sorted({numbers.setdefault(word, len(numbers)) for word in _WORD.findall(text.lower())})
-            for text in captions
+            sorted({numbers.setdefault(word, len(numbers)) for word in words_of(caption)})
+            for caption in captions
         ]
         sizes = np.array([len(row) for row in words], np.int64)
         captions_of_words = np.repeat(np.arange(len(words)), sizes)
@@ -54,7 +63,7 @@ class WordSets:
         codes = codes[np.array([word for row in words for word in row], np.int64)]
         keys = np.zeros(len(words), np.uint64)
         np.bitwise_xor.at(keys, captions_of_words, codes)
-        self._n_captions = len(words)
+        self._sets = keys
         self._whole = _KeyedSets.sorted(np.flatnonzero(sizes), keys[sizes > 0], sizes[sizes > 0])
         self._without_one = _KeyedSets.sorted(
             captions_of_words, keys[captions_of_words] ^ codes, sizes[captions_of_words] - 1
@@ -65,15 +74,15 @@ class WordSets:
 
         Captions that are not `among` those to look at have none and are none.
         """
-        everything = np.ones(self._n_captions, dtype=bool)
+        everything = np.ones(len(self._sets), dtype=bool)
         looked_at = everything if among is None else among
         whole = self._whole.where(looked_at[self._whole.captions])
         rest = self._without_one.where(looked_at[self._without_one.captions])
         larger = rest.where(rest.sizes >= _SHARED_IF_ONE_MORE)
         other = rest.where(rest.sizes >= _SHARED_IF_ONE_OTHER)
-        partner = np.full(self._n_captions, -1)
-        for sets, candidates in ((other, other), (whole, larger), (larger, whole), (whole, whole)):
-            found = sets.partners(candidates, owners)
+        partner = np.full(len(self._sets), -1)
+        for sets, candidates in ((other, other), (whole, larger), (larger, whole)):
+            found = sets.partners(candidates, owners=owners, sets=self._sets)
             partner[sets.captions[found >= 0]] = found[found >= 0]
         return partner
 
@@ -94,10 +103,11 @@ class _KeyedSets:
     def where(self, mask: Bools) -> _KeyedSets:
         return _KeyedSets(self.captions[mask], self.keys[mask], self.sizes[mask])
 
-    def partners(self, candidates: _KeyedSets, owners: Ids) -> Ids:
-        """For every set a caption of another owner among the candidates with its key, or -1.
+    def partners(self, candidates: _KeyedSets, *, owners: Ids, sets: Keys) -> Ids:
+        """For every set a candidate with its key, but other words and another owner, or -1.
 
         Of all owners of a key the least and the greatest will do: if neither is another, none is.
+        Where that caption has the very words of a set, the next that has others stands in.
         """
         found = np.full(len(self.keys), -1)
         if not len(candidates.keys):
@@ -106,10 +116,16 @@ class _KeyedSets:
         keys = candidates.keys[starts]
         place = np.searchsorted(keys, self.keys).clip(max=len(keys) - 1)
         is_there = keys[place] == self.keys
+        n_alike = np.diff(starts, append=len(candidates.keys))
         tags = owners[candidates.captions] * len(owners) + candidates.captions
-        for extreme in (np.maximum, np.minimum):
-            owner, caption = np.divmod(extreme.reduceat(tags, starts)[place], len(owners))
-            differs = is_there & (owner != owners[self.captions])
+        for extreme, nothing in ((np.maximum, -1), (np.minimum, np.iinfo(np.int64).max)):
+            best = extreme.reduceat(tags, starts)
+            words = sets[best % len(owners)]
+            has_others = sets[candidates.captions] != np.repeat(words, n_alike)
+            second = extreme.reduceat(np.where(has_others, tags, nothing), starts)
+            tag = np.where(sets[self.captions] != words[place], best[place], second[place])
+            owner, caption = np.divmod(tag, len(owners))
+            differs = is_there & (tag != nothing) & (owner != owners[self.captions])
             found[differs] = caption[differs]
         return found
 

@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from aoq.errors import UserError
+from aoq.evaluation.metrics import PAPER_FIGURES, RECALLS
 from aoq.evaluation.protocols import JudgedFold, average
 from aoq.types import Ids, Positives
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 1000
 LEVEL = 0.95
-RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
 _AT_ONCE = 4_000_000  # queries of all resamples that are held together
 
 
@@ -58,6 +58,8 @@ class Resampled:
     "The queries of each fold."
     figures: Mapping[str, float]
     drawn: Mapping[str, Floats]  # (resamples,) each
+    data: str | None = None
+    "Fingerprint of the split, where it is known."
 
     @classmethod
     def of(
@@ -67,6 +69,7 @@ class Resampled:
             positives=tuple(fold.positives for fold in folds),
             figures=average(folds).figures(),
             drawn=resampled_figures(folds, resamples=resamples, seed=seed),
+            data=folds[0].data,
         )
 
     @classmethod
@@ -79,6 +82,7 @@ class Resampled:
             positives=first.positives,
             figures={name: float(np.mean([t.figures[name] for t in trainings])) for name in names},
             drawn={name: np.mean([t.drawn[name] for t in trainings], axis=0) for name in names},
+            data=first.data,
         )
 
     def intervals(self, *, level: float = LEVEL) -> dict[str, Interval]:
@@ -91,7 +95,7 @@ class Resampled:
         """What this has more than `first` in rsum and every recall."""
         first.require_same_queries(self)
         differences = {}
-        for name in (*RECALLS, "rsum"):
+        for name in PAPER_FIGURES:
             gained = self.drawn[name] - first.drawn[name]
             differences[name] = Difference(
                 self.figures[name] - first.figures[name],
@@ -101,9 +105,15 @@ class Resampled:
         return differences
 
     def require_same_queries(self, other: Resampled) -> None:
-        if len(self.positives) != len(other.positives) or not all(
-            np.array_equal(one.pairs, two.pairs)
-            for one, two in zip(self.positives, other.positives, strict=True)
+        """Pairs with equal numbers are other queries all the same where the data are others."""
+        other_data = None not in (self.data, other.data) and self.data != other.data
+        if (
+            other_data
+            or len(self.positives) != len(other.positives)
+            or not all(
+                np.array_equal(one.pairs, two.pairs)
+                for one, two in zip(self.positives, other.positives, strict=True)
+            )
         ):
             raise UserError(
                 "the two models were judged on different queries; judge both on the same."

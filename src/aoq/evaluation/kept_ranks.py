@@ -39,7 +39,7 @@ def kept_ranks(run: Path, *, model: str, dataset: PairDataset) -> JudgedFold | N
     if any(ranks.get(side, np.empty(0)).shape != (_n_pairs(dataset),) for side in _SIDES):
         return None
     pair_ranks = PairRanks(**{side: ranks[side].astype(np.int64) for side in _SIDES})
-    return JudgedFold(dataset.positives, pair_ranks)
+    return JudgedFold(dataset.positives, pair_ranks, dataset.fingerprint)
 
 
 def _file(run: Path, model: str, dataset: PairDataset) -> Path:

@@ -10,6 +10,9 @@ import numpy as np
 from aoq.evaluation.ranks import Ranks
 from aoq.types import Ids
 
+RECALLS = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in ("r1", "r5", "r10"))
+PAPER_FIGURES = (*RECALLS, "rsum")  # of its tables; higher is better
+
 
 @dataclass(frozen=True)
 class DirectionMetrics:
@@ -30,7 +33,7 @@ class DirectionMetrics:
         """
 
         def recall(k: int) -> float:
-            return float(100 * np.mean(ranks < k))
+            return 100 * int(np.count_nonzero(ranks < k)) / len(ranks)
 
         return cls(
             r1=recall(1),

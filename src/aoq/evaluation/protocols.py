@@ -28,6 +28,8 @@ class JudgedFold:
 
     positives: Positives
     pair_ranks: PairRanks
+    data: str | None = None
+    "Fingerprint of the split, where it is known: two models are compared on the same only."
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -65,15 +67,19 @@ def judge_folds(
     *,
     memory: str | None = None,
     folds: int = 1,
+    data: str | None = None,
 ) -> list[JudgedFold]:
-    """The ranks of each fold; of one fold, those of the whole split."""
+    """The ranks of each fold; of one fold, those of the whole split.
+
+    `data` is the split's fingerprint.
+    """
     block_size = block_size_for(memory, encoded, beside=0)
     if folds == 1:
         parts = [(positives, encoded)]
     else:
         parts = [(fold.positives, fold.of(encoded)) for fold in split_into_folds(positives, folds)]
     return [
-        JudgedFold(own, pair_ranks_in_blocks(scorer, part, own, block_size=block_size))
+        JudgedFold(own, pair_ranks_in_blocks(scorer, part, own, block_size=block_size), data)
         for own, part in parts
     ]
 

@@ -2,9 +2,10 @@
 
 Ranks count from 0: the number of wrong answers that are not below the right one. So ties, and
 scores that are no numbers, count against the model; another positive of the query never does.
-Scores computed in different blocks may differ in the last digits; wrong answers within `TIE` of
-the right one are therefore ties too, which keeps a collapsed model (all scores equal) at the
-bottom where it belongs. Scores in half precision tie within their own last digit.
+Right and wrong scores are both of `score_matrix`: `score_pairs` may be higher by a little, which
+would let a collapsed model (all scores equal) seem perfect. Scores computed in different blocks may
+still differ in the last digits; wrong answers within `TIE` of the right one are therefore ties too,
+and in half precision those within its last digit.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from aoq.types import Ids, Positives
 
 E = TypeVar("E")
 TIE = 1e-6
+_PAIRS_AT_ONCE = 64  # whose right scores are taken from one small block
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def pair_ranks_in_blocks(
     Each thread scores a block by itself, as in mining, and counts what it holds.
     """
     by_text = np.lexsort(positives.pairs.T)  # the pairs, those of the first text first
-    floors = _floors(_positive_scores(scorer, encoded, positives, block_size=block_size))
+    floors = _floors(_positive_scores(scorer, encoded, positives))
     count = _Count(scorer, encoded, positives, floors, floors[by_text])
     texts, images = np.zeros((2, len(positives.pairs)), np.int64)
     blocks = [
@@ -172,15 +174,20 @@ def ranks_of_matrix(scores: npt.ArrayLike, positives: Positives) -> Ranks:
     )
 
 
-def _positive_scores(
-    scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives, *, block_size: int
-) -> Tensor:
-    """The score of every positive pair. (P,)"""
+def _positive_scores(scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives) -> Tensor:
+    """The score of every positive pair, picked out of small blocks. (P,)
+
+    Pairs of one image are together, so that a block has few images, and little is scored in vain.
+    """
     parts = []
     with torch.no_grad():
-        for piece in ranges(len(positives.pairs), block_size):
-            images, texts = torch.from_numpy(positives.pairs[piece]).unbind(dim=1)
-            parts.append(scorer.score_pairs(encoded.images[images], encoded.texts[texts]).cpu())
+        for piece in ranges(len(positives.pairs), _PAIRS_AT_ONCE):
+            pairs = torch.from_numpy(positives.pairs[piece])
+            (images, rows), (texts, columns) = (
+                ids.unique(return_inverse=True) for ids in pairs.unbind(dim=1)
+            )
+            block = scorer.score_matrix(encoded.images[images], encoded.texts[texts])
+            parts.append(block.cpu()[rows, columns])
     return torch.cat(parts)
 
 

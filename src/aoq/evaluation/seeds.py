@@ -8,9 +8,10 @@ from statistics import mean, stdev
 from typing import Any
 
 from aoq.errors import UserError
+from aoq.evaluation.metrics import PAPER_FIGURES
 
-_OF_A_DIRECTION = ("r1", "r5", "r10", "median_rank", "mean_rank")
-FIGURES = (*(f"{side}_{name}" for side in ("i2t", "t2i") for name in _OF_A_DIRECTION), "rsum")
+_RANKS = tuple(f"{side}_{name}_rank" for side in ("i2t", "t2i") for name in ("median", "mean"))
+FIGURES = (*PAPER_FIGURES, *_RANKS)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ come with the first seed, then all with the next, so that a whole table is there
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,13 +100,20 @@ def plan_grid(
     data: Path | None = None,
     seeds: Sequence[int] | None = None,
     rows: Sequence[str] | None = None,
+    chosen: Collection[str] = (),
 ) -> list[Cell]:
-    """The cells of some or all rows and seeds, and before them those that they need."""
+    """The cells of some or all rows and seeds, and before them those that they need.
+
+    Rows with fewer seeds keep to them, unless they are named, or `chosen` by a choice.
+    """
+    free = {*(rows or ()), *chosen}
     wanted = [definition.row(label) for label in rows or [row.label for row in definition.rows]]
     found: dict[str, Cell] = {}
     for seed in definition.seeds if not seeds else dict.fromkeys(seeds):
         planner = _Planner(definition, out.absolute(), data, seed)
         for row in wanted:
+            if row.seeds and seed not in row.seeds and row.label not in free:
+                continue
             cell = planner.cell(row)
             found |= {each.name: each for each in (*cell.needs, cell)}
     return list(found.values())

@@ -17,7 +17,13 @@ from aoq.data.dataset import open_dataset
 from aoq.experiments.cells import Cell, plan_grid
 from aoq.experiments.definitions import Definition
 from aoq.experiments.lanes import Job, run_side_by_side
-from aoq.experiments.results import is_stale, read_results, result_line, results_file
+from aoq.experiments.results import (
+    chosen_rows,
+    is_stale,
+    read_results,
+    result_line,
+    results_file,
+)
 from aoq.progress import say, warn
 from aoq.recipes import load_recipe, save_recipe
 from aoq.storage import ROUND_ONE, ROUND_TWO, RunDirectory, append_json_line, atomic_folder
@@ -41,15 +47,38 @@ def run_grid(
 
     A line that was made with other settings or data stays as it is, with a warning; with `force`
     its cell is done again, as are begun runs with other settings and whatever draws from either.
+    When the candidates of a choice are done, the best of them is run with the other seeds.
     """
-    cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows)
     report = check_dataset(data)
     report.raise_for_errors()
     for warning in report.warnings:
         warn(warning)
     results = results or results_file(out)
-    lines = read_results(results, definition.name)
     fingerprint = open_dataset(data, "train").fingerprint
+
+    def plan() -> list[Cell]:
+        chosen = chosen_rows(definition, read_results(results, definition.name), fingerprint)
+        return plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows, chosen=chosen)
+
+    run = partial(
+        _run_cells, definition, results=results, fingerprint=fingerprint, lanes=lanes, force=force
+    )
+    cells = plan()
+    problems = run(cells)
+    with_chosen = [] if problems else plan()
+    return run(with_chosen) if len(with_chosen) > len(cells) else problems
+
+
+def _run_cells(
+    definition: Definition,
+    cells: Sequence[Cell],
+    *,
+    results: Path,
+    fingerprint: str,
+    lanes: int | None,
+    force: bool,
+) -> dict[str, str]:
+    lines = read_results(results, definition.name)
     told = {cell.name for cell in cells if (cell.label, cell.recipe.seed) in lines}
     stale = {cell.name for cell in cells if is_stale(cell, lines, fingerprint)}
     for name in sorted(stale):

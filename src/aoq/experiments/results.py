@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,12 +20,14 @@ from rich.table import Table
 from rich.text import Text
 
 from aoq import __version__
-from aoq.experiments.cells import Cell
+from aoq.experiments.cells import Cell, plan_grid
 from aoq.experiments.definitions import Definition
 from aoq.experiments.runs import RunSummary
+from aoq.progress import warn
 from aoq.storage import RunDirectory, read_json_lines
 
 Results = Mapping[tuple[str, int], Mapping[str, Any]]
+_NEEDED = ("row", "seed", "dev", "test", "seconds")
 
 
 def results_file(out: Path) -> Path:
@@ -35,11 +37,68 @@ def results_file(out: Path) -> Path:
 
 def read_results(path: Path, experiment: str) -> Results:
     """The lines of an experiment by row and seed; of several, the last."""
-    return {
-        (line["row"], line["seed"]): line
-        for line in read_json_lines(path)
-        if isinstance(line, dict) and line.get("experiment") == experiment
+    found = {}
+    for line in read_json_lines(path):
+        if not isinstance(line, dict) or line.get("experiment") != experiment:
+            continue
+        missing = [name for name in _NEEDED if name not in line]
+        if missing:
+            warn(f"{path}: a line of {experiment} without {', '.join(missing)} is left out.")
+            continue
+        found[line["row"], line["seed"]] = line
+    return found
+
+
+def choices_made(
+    definition: Definition, lines: Results, fingerprint: str | None = None
+) -> dict[str, dict[str, float]]:
+    """By the label of each choice, what `Choice.chosen` makes of the lines that fit."""
+    rsums = {
+        key: line["dev"]["rsum"]
+        for cell in plan_grid(definition, out=Path())
+        if (line := lines.get(key := (cell.label, cell.recipe.seed))) is not None
+        and not is_stale(cell, lines, fingerprint)
     }
+    return {choice.label: choice.chosen(rsums) for choice in definition.choices}
+
+
+def chosen_rows(
+    definition: Definition, lines: Results, fingerprint: str | None = None
+) -> list[str]:
+    """The labels of the rows that were chosen so far, which are trained with all seeds."""
+    made = choices_made(definition, lines, fingerprint)
+    return [next(iter(means)) for means in made.values() if means]
+
+
+def comparable(
+    cells: Sequence[Cell], lines: Results, fingerprint: str | None = None
+) -> tuple[str, Results]:
+    """The split that a table is about, and the lines that can stand in it.
+
+    That is test where any line has it, else dev. What is of other settings, of other data or not
+    on that split is left out with a warning.
+    """
+    own = {
+        (cell.label, cell.recipe.seed): cell
+        for cell in cells
+        if cell.is_row and (cell.label, cell.recipe.seed) in lines
+    }
+    unlike = {
+        key: "is of other settings" if is_stale(cell, lines) else "is of another data set"
+        for key, cell in own.items()
+        if is_stale(cell, lines, fingerprint)
+    }
+    split = judged_split([lines[key] for key in own if key not in unlike])
+    unlike |= {
+        key: f"is not on {split}" for key in own if key not in unlike and not lines[key][split]
+    }
+    for key, why in unlike.items():
+        warn(f"{own[key].name} is left out: its result {why}.")
+    return split, {key: lines[key] for key in own if key not in unlike}
+
+
+def judged_split(lines: Iterable[Mapping[str, Any]]) -> str:
+    return "test" if any(line["test"] for line in lines) else "dev"
 
 
 @dataclass(frozen=True)
@@ -102,25 +161,35 @@ def machine() -> dict[str, Any]:
 
 
 def grid_table(definition: Definition, cells: Sequence[Cell], lines: Results) -> Table:
-    """Rows, their recipes and rsum by seed: on test, or on dev where there is no test."""
+    """Rows, their recipes and rsum by seed: on test, or on dev where no row has test."""
     shown = {(cell.label, cell.recipe.seed): cell for cell in cells if cell.is_row}
     seeds = list(dict.fromkeys(seed for _, seed in shown))
-    table = Table(title=definition.description, title_justify="left", box=SIMPLE_HEAD)
+    split = judged_split(lines[key] for key in shown if key in lines)
+    made = choices_made(definition, lines)
+    table = Table(
+        title=f"{definition.description} rsum on {split}.".lstrip(),
+        title_justify="left",
+        caption=Text("\n".join(c.sentence(made[c.label]) for c in definition.choices)),
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+    )
     table.add_column("row", overflow="fold")
     table.add_column("recipe", overflow="fold")
     for seed in seeds:
         table.add_column(f"seed {seed}", justify="right", no_wrap=True)
     for label in dict.fromkeys(label for label, _ in shown):
-        values = [_listed(shown[label, seed], lines) for seed in seeds]
+        values = [_listed(shown.get((label, seed)), lines, split) for seed in seeds]
         table.add_row(Text(label), Text(definition.row(label).recipe), *values)
     return table
 
 
-def _listed(cell: Cell, lines: Results) -> str:
+def _listed(cell: Cell | None, lines: Results, split: str) -> str:
+    if cell is None:
+        return ""
     line = lines.get((cell.label, cell.recipe.seed))
     if line is None:
         return "-"
-    figure = f"{(line['test'] or line['dev'])['rsum']:.1f}"
+    figure = f"{line[split]['rsum']:.1f}" if line[split] else f"(no {split})"
     return f"{figure} (other settings)" if is_stale(cell, lines) else figure
 
 

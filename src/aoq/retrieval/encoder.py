@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 
 import numpy as np
 import torch
@@ -20,24 +20,25 @@ import torch
 from aoq.data.backbones import Regions
 from aoq.data.collate import Collator
 from aoq.data.dataset import Features, PairDataset
-from aoq.data.pictures import Picture
+from aoq.data.pictures import MAX_PIXELS, Picture, Pixels
 from aoq.data.readers import is_text, shown
 from aoq.data.regions import PictureReader, RegionSource
 from aoq.data.vocabulary import Vocabulary, tokenize
 from aoq.errors import UserError
 from aoq.scoring.encoded import Kind, PackedEncoding, encode_range
-from aoq.storage import ROUND_ONE, ROUND_TWO, RunDirectory, hash_file, hash_parts
+from aoq.storage import RunDirectory, hash_file, hash_parts
 from aoq.training.checkpoint import TrainedRun, load_run
 from aoq.training.inputs import default_device
 from aoq.types import Encoding, Positives
 
 
-def trained_round(run: Path) -> Path:
+def trained_round(run: Path | str) -> Path:
     """The folder itself, if it holds a model; of a run with rounds inside, the last that does."""
-    for folder in (run, run / ROUND_TWO, run / ROUND_ONE):
-        if RunDirectory(folder).model.is_file():
-            return folder
-    return RunDirectory(run).require_trained().path
+    return RunDirectory(Path(run)).last_round().path
+
+
+class QueryError(UserError):
+    """A question that cannot be answered, because of what it asks; any visitor may read why."""
 
 
 @dataclass(frozen=True)
@@ -49,32 +50,27 @@ class ReadText:
 
     @classmethod
     def of(cls, text: str, vocabulary: Vocabulary) -> ReadText:
-        """The words of a text; one without any is refused."""
         words = tuple(tokenize(text)) if is_text(text) else ()
-        if not any(map(_is_word, words)):
-            raise UserError(f"{shown(text)} has no words; expected a sentence.")
         return cls(words, tuple(word in vocabulary.ids for word in words))
 
     @property
     def unknown_words(self) -> tuple[str, ...]:
-        """What the model cannot see, each once."""
+        """Words that are all one and the same word to the model, each once."""
         pairs = zip(self.words, self.known, strict=True)
         return tuple(dict.fromkeys(word for word, known in pairs if not known))
-
-    def require_known(self) -> ReadText:
-        """Refuse a text of which the model would see nothing but its punctuation."""
-        pairs = zip(self.words, self.known, strict=True)
-        if not any(known and _is_word(word) for word, known in pairs):
-            names = ", ".join(filter(_is_word, self.unknown_words))
-            raise UserError(
-                f"the model knows no word of this text ({names}); use words of the captions that "
-                "it was trained on."
-            )
-        return self
 
 
 def _is_word(word: str) -> bool:
     return any(character.isalnum() for character in word)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadPicture:
+    """A picture that the network has read, so that asking more about it costs little."""
+
+    regions: Regions
+    "As every picture of the source has them. (R, F)"
+    source: RegionSource
 
 
 class QueryEncoder:
@@ -87,10 +83,11 @@ class QueryEncoder:
         self.vocabulary = trained.vocabulary
         self.device = default_device()
         self._source = source
-        self._lock = Lock()
+        self._lock = RLock()
+        self._reader: PictureReader | None = None
 
     @classmethod
-    def load(cls, run: Path, *, source: RegionSource | None = None) -> QueryEncoder:
+    def load(cls, run: Path | str, *, source: RegionSource | None = None) -> QueryEncoder:
         """The last trained round of a run; `source` is what made its regions.
 
         Where that is not given, the data set that the run was trained on tells it.
@@ -124,8 +121,19 @@ class QueryEncoder:
             )
         return self.known_source
 
-    def read(self, text: str) -> ReadText:
-        return ReadText.of(text, self.vocabulary)
+    def read_query(self, text: str) -> ReadText:
+        """The words of a sentence; one that the model cannot tell from any other is refused."""
+        read = ReadText.of(text, self.vocabulary)
+        words = [pair for pair in zip(read.words, read.known, strict=True) if _is_word(pair[0])]
+        if not words:
+            raise QueryError(f"{shown(text)} has no words; expected a sentence.")
+        if not any(known for _, known in words):
+            names = ", ".join(dict.fromkeys(word for word, _ in words))
+            raise QueryError(
+                f"the model knows no word of this text ({names}); use words of the captions that "
+                "it was trained on."
+            )
+        return read
 
     def collator(self, dataset: PairDataset) -> Collator:
         """Reads a data set for the model, if its features are as wide as they should be."""
@@ -156,21 +164,40 @@ class QueryEncoder:
 
     def encode_pictures(self, pictures: Sequence[Picture]) -> Encoding:
         """Pictures, each a file or the bytes of one."""
-        return self.encode_regions(self.read_pictures(pictures))
+        return self.encode_read([self.read_picture(picture) for picture in pictures])
 
-    def encode_regions(self, regions: Regions) -> Encoding:
-        """What `read_pictures` makes of pictures, which a teacher can share. (B, R, F)"""
+    def encode_read(self, pictures: Sequence[ReadPicture]) -> Encoding:
+        """What `read_picture` makes of pictures, which a teacher can share."""
+        for picture in pictures:
+            if picture.source != self.source:
+                raise UserError(
+                    f"the picture was read as {picture.source}, and {self.run} was trained on "
+                    f"{self.source}; let this run read it."
+                )
+        regions = np.stack([picture.regions for picture in pictures])
         return self.encode(only_images(regions, [""] * len(regions), name="pictures"), "images")[:]
 
-    def read_pictures(self, pictures: Sequence[Picture]) -> Regions:
-        """The regions of each picture. (B, R, F)"""
-        with self._lock:
-            reader = self._reader
-        return np.stack([reader.regions(picture) for picture in pictures])
+    def read_picture(self, picture: Picture | Pixels) -> ReadPicture:
+        """The regions of a picture: a file, the bytes of one, or its pixels as decoded."""
+        return ReadPicture(self.reader.regions(picture), self.source)
 
-    @cached_property
-    def _reader(self) -> PictureReader:
-        return PictureReader(self.source)
+    def prepare_pictures(
+        self, *, max_pixels: int = MAX_PIXELS, threads: int | None = None
+    ) -> PictureReader:
+        """Load the network that reads pictures, which the first picture would wait for otherwise.
+
+        `threads` is how many pictures it reads at once; default: one a core. A server calls this
+        on its main thread, because others see one core only.
+        """
+        with self._lock:
+            self._reader = PictureReader(self.source, max_pixels=max_pixels, threads=threads)
+            return self._reader
+
+    @property
+    def reader(self) -> PictureReader:
+        """The network that reads pictures; loaded when it is first needed, or was prepared."""
+        with self._lock:
+            return self._reader or self.prepare_pictures()
 
 
 def only_texts(texts: Sequence[str]) -> PairDataset:

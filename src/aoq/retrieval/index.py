@@ -1,20 +1,23 @@
 """An index: everything that is searched, encoded by one model, in a folder.
 
 index.json          whose it is (hash of the model), what it was made of, its parts in order
-train/              a part: a split of the data set, or the photos of a folder
+train-5be1c0d3/     a part: a split of the data set, or the photos of a folder
   entries.json      ids, pictures, captions, and who belongs to whom
   images-00000...   encodings, as `aoq.scoring.stored` keeps them; texts-00000... the same
   teacher/          the same by the embedding model that proposes, where there is one
   boxes.npy         where the regions are, if they are no grid
 
-Images and texts are numbered through all parts. Nothing in a part ever changes: photos that are
-added make a part of their own, and index.json, written last, takes it in. Encodings are read when
-they are needed, so opening costs as much as reading the entries.
+Images and texts are numbered through all parts. Nothing in a part ever changes, and no other part
+ever gets its name: photos that are added make a part of their own, an index that is made again is
+made of others, and index.json, written last, names those that count. So whoever has an index open
+either finds its parts as they were, or notices that they are gone. Encodings are read when they are
+needed, so opening costs as much as reading the entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -32,7 +35,7 @@ from aoq.storage import hash_file, write_json
 from aoq.training.inputs import default_device
 from aoq.types import Positives
 
-VERSION = 1
+VERSION = 2
 INDEX = "index.json"
 ENTRIES, TEACHER, BOXES = "entries.json", "teacher", "boxes.npy"
 
@@ -46,6 +49,8 @@ class ImageEntry:
     picture: Path | None
     split: str | None
     texts: tuple[int, ...]
+    content: str | None
+    "SHA-256 of the picture, if it was there when it was indexed."
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ class TeacherRecord:
     proposals: int
     recall: Mapping[str, Mapping[str, float]]
     "Of i2t and t2i: the queries that were tried, and the share found of the first 1, 5 and 10."
+    recall_split: str | None
+    "Split that the queries were taken from; none where they were taken from all entries."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,26 +118,41 @@ class Manifest:
         try:
             fields = parse_json(path.read_text(encoding="utf-8"))
             version = fields.pop("version")
-            source, teacher = fields["source"], fields["teacher"]
-            fields["source"] = None if source is None else RegionSource.from_dict(source)
-            fields["teacher"] = None if teacher is None else TeacherRecord(**teacher)
-            fields["parts"] = tuple(Part(**part) for part in fields["parts"])
-            manifest = cls(**fields)
+            manifest = cls._of_fields(fields) if version == VERSION else None
         except FileNotFoundError:
             raise UserError(f"{folder} is no index: it has no {INDEX}.") from None
         except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise damaged(path, repr(error)) from None
-        if version != VERSION:
-            raise damaged(path, f"it is of version {version}, expected {VERSION}")
+        if manifest is None:
+            raise UserError(
+                f"{path} is of version {version}, expected {VERSION}; make the index again with "
+                "`aoq index RUN --force`."
+            )
         if not manifest.parts or any(Path(part.name).name != part.name for part in manifest.parts):
             raise damaged(path, "it names no parts, or parts elsewhere")
         return manifest
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any]) -> Self:
+        source, teacher = fields["source"], fields["teacher"]
+        return cls(
+            **fields
+            | {
+                "source": None if source is None else RegionSource.from_dict(source),
+                "teacher": None if teacher is None else TeacherRecord(**teacher),
+                "parts": tuple(Part(**part) for part in fields["parts"]),
+            }
+        )
 
 
 def damaged(path: Path, problem: str) -> UserError:
     return UserError(
         f"{path} is damaged ({problem}); make the index again with `aoq index RUN --force`."
     )
+
+
+class IndexChangedError(UserError):
+    """An index is no longer what it was when it was opened."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,22 +169,27 @@ class Index:
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Read the entries of all parts; encodings are opened when they are asked for."""
-        manifest = Manifest.load(folder)
-        images: list[tuple[str, str | None, str | None]] = []
+        return cls.of(folder, Manifest.load(folder))
+
+    @classmethod
+    def of(cls, folder: Path, manifest: Manifest) -> Self:
+        """The same where index.json is still to be written."""
+        images: list[tuple[str, str | None, str | None, str | None]] = []
         texts: list[tuple[str, str, str | None]] = []
         pairs: list[tuple[int, int]] = []
-        for part in manifest.parts:
-            listing = _read_entries(folder / part.name / ENTRIES, part)
-            pairs += [(image + len(images), text + len(texts)) for image, text in listing["pairs"]]
-            images += [(name, picture, part.split) for name, picture in listing["images"]]
-            texts += [(name, text, part.split) for name, text in listing["texts"]]
+        with _unchanged(folder, manifest.parts):
+            for part in manifest.parts:
+                listing = _read_entries(folder / part.name / ENTRIES, part)
+                pairs += [(i + len(images), t + len(texts)) for i, t in listing["pairs"]]
+                images += [(*image, part.split) for image in listing["images"]]
+                texts += [(*text, part.split) for text in listing["texts"]]
         positives = Positives.from_pairs(pairs, n_images=len(images), n_texts=len(texts))
         return cls(
             folder,
             manifest,
             tuple(
-                ImageEntry(number, name, None if picture is None else Path(picture), split, own)
-                for number, ((name, picture, split), own) in enumerate(
+                ImageEntry(number, name, Path(picture) if picture else None, split, own, content)
+                for number, ((name, picture, content, split), own) in enumerate(
                     zip(images, _partners(positives), strict=True)
                 )
             ),
@@ -174,6 +201,12 @@ class Index:
             ),
             positives,
         )
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What was read inside is what was indexed, or an `IndexChangedError` says otherwise."""
+        with _unchanged(self.folder, self.manifest.parts):
+            yield
 
     def rows(self, kind: Kind, *, by_teacher: bool = False) -> StoredRows | None:
         """The encodings of all images or texts, by the model or its teacher; none of none."""
@@ -223,6 +256,19 @@ class Index:
             }
         except (ValueError, OSError) as error:
             raise damaged(self.folder, f"its boxes cannot be read: {error}") from None
+
+
+@contextmanager
+def _unchanged(folder: Path, parts: Sequence[Part]) -> Iterator[None]:
+    """Looks afterwards whether all parts are still there: then they were all the time."""
+    try:
+        yield
+    finally:
+        if not all((folder / part.name).is_dir() for part in parts):
+            raise IndexChangedError(
+                f"{folder} was made again or removed since it was opened; open it again, or make "
+                "it with `aoq index RUN --force` if parts of it are missing."
+            )
 
 
 def _read_entries(path: Path, part: Part) -> dict[str, Any]:

@@ -7,21 +7,24 @@ be called from several threads.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from threading import Lock
-from typing import TypeVar
+from typing import SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from aoq.data.pictures import Picture
-from aoq.data.regions import Boxes
+from aoq.data.pictures import MAX_PIXELS, Picture, Pixels
+from aoq.data.readers import shown
+from aoq.data.regions import Boxes, PictureReader
 from aoq.errors import UserError
-from aoq.retrieval.encoder import QueryEncoder, trained_round
-from aoq.retrieval.index import ImageEntry, Index, TextEntry
+from aoq.retrieval.encoder import QueryEncoder, QueryError, ReadPicture, ReadText, trained_round
+from aoq.retrieval.index import INDEX, ImageEntry, Index, TextEntry
 from aoq.retrieval.ranking import Candidates, Query, Ranker, Ranking, make_ranker
 from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.encoded import Kind
@@ -31,6 +34,9 @@ from aoq.types import Encoding
 
 INDEX_FOLDER = "index"
 E = TypeVar("E")
+FromOutside = Path | bytes | ReadPicture
+Image = FromOutside | SupportsIndex  # or the number of one in the index
+Text = str | SupportsIndex
 Weights = npt.NDArray[np.float32]
 
 
@@ -54,7 +60,7 @@ class Answer:
 
     hits: tuple[Hit, ...]
     unknown_words: tuple[str, ...]
-    "Words of the query that the model does not know, and so did not see."
+    "Words of the query that the model does not know: all of them are the same word to it."
     exact: bool
     "Whether everything was scored, or only what a teacher proposed."
 
@@ -68,6 +74,8 @@ class AttentionMap:
     looked at them.
     """
 
+    score: float
+    "How well they fit; higher is closer."
     words: tuple[str, ...]
     known: tuple[bool, ...]
     boxes: Boxes | None
@@ -96,14 +104,11 @@ class Matcher:
         self._opened: dict[tuple[Kind, bool], StoredRows | None] = {}
 
     @classmethod
-    def load(cls, run: Path, *, index: Path | None = None) -> Matcher:
+    def load(cls, run: Path | str, *, index: Path | str | None = None) -> Matcher:
         """The last trained round of a run and its index, which `aoq index` makes."""
-        folder = index_folder(run, index)
-        if not folder.exists():
-            raise UserError(f"{folder} does not exist; make the index with `aoq index {run}`.")
-        opened = Index.open(folder)
+        opened = Index.open(existing_index(run, index))
         encoder = QueryEncoder.load(run, source=opened.manifest.source)
-        opened.require_model(encoder.model_hash, run=run)
+        opened.require_model(encoder.model_hash, run=encoder.run)
         return cls(encoder, opened, proposer=load_teacher(opened))
 
     @property
@@ -114,7 +119,12 @@ class Matcher:
     @property
     def attention_reason(self) -> str | None:
         """Why there is no attention to show; none where there is."""
-        return None if self.has_attention else _no_attention(self.model_name)
+        if self.has_attention:
+            return None
+        return (
+            f"{self.model_name.upper()} has no attention between words and regions: it makes one "
+            "vector of the whole image and one of the whole text; train SCAN or BFAN to see some."
+        )
 
     def search(self, query: str | Path, *, top: int = 10) -> Answer:
         """Images for a sentence, or texts for a picture file."""
@@ -122,42 +132,53 @@ class Matcher:
             return self.texts_for(query, top=top)
         return self.images_for(query, top=top)
 
-    def images_for(self, text: str | int, *, top: int = 10) -> Answer:
+    def images_for(self, text: Text, *, top: int = 10) -> Answer:
         """The closest images of a sentence, or of a text of the index by its number."""
-        unknown: tuple[str, ...] = ()
         if isinstance(text, str):
-            unknown = self.encoder.read(text).require_known().unknown_words
-        ranking = self.ranker("images").rank(self._text_query(text), top=top)
-        own = None if isinstance(text, str) else self._text(text).images
+            own, unknown = None, self.encoder.read_query(text).unknown_words
+        else:
+            own, unknown = self._text(text).images, ()
+        with self.index.unchanged():
+            ranking = self._rank("images", self._text_query(text), top=top)
         return self._answer("images", ranking, own=own, unknown_words=unknown)
 
-    def texts_for(self, image: Picture | int, *, top: int = 10) -> Answer:
+    def texts_for(self, image: Image, *, top: int = 10) -> Answer:
         """The closest texts of a picture, or of an image of the index by its number."""
-        ranking = self.ranker("texts").rank(self._image_query(image), top=top)
-        own = self._image(image).texts if isinstance(image, int) else None
+        own = None if isinstance(image, FromOutside) else self._image(image).texts
+        with self.index.unchanged():
+            ranking = self._rank("texts", self._image_query(image), top=top)
         return self._answer("texts", ranking, own=own)
 
-    def score(self, image: Picture | int, texts: Sequence[str]) -> list[float]:
+    def score(self, image: Image, texts: Sequence[str]) -> list[float]:
         """How well an image fits each of some sentences; higher is closer."""
         for text in texts:
-            self.encoder.read(text).require_known()
-        return self.encoder.score(self._image_query(image).own, texts)
+            self.encoder.read_query(text)
+        with self.index.unchanged():
+            own_image = self._image_query(image).own
+        return self.encoder.score(own_image, texts)
 
-    def attention(self, image: Picture | int, text: str | int) -> AttentionMap:
+    def attention(self, image: Image, text: Text) -> AttentionMap:
         """What looked at what when this image and this text are compared."""
         model = self.encoder.model
         if not isinstance(model, CrossAttention):
-            raise UserError(_no_attention(self.model_name))
-        words = self.encoder.read(self._text(text).text if isinstance(text, int) else text)
-        own_image, own_text = self._image_query(image).own, self._text_query(text).own
+            raise QueryError(self.attention_reason or "")
+        if isinstance(text, str):
+            words = self.encoder.read_query(text)
+        else:
+            words = ReadText.of(self._text(text).text, self.encoder.vocabulary)
+        with self.index.unchanged():
+            own_image, own_text = self._image_query(image).own, self._text_query(text).own
+            boxes = self._boxes(image)
         with torch.no_grad():
+            score = model.score_matrix(own_image, own_text)
             maps = model.attention_maps(own_image, own_text)
         inside = slice(1, -1)  # between the marks of start and end
         t2i, i2t = maps.get("t2i"), maps.get("i2t")
         return AttentionMap(
+            score=float(score),
             words=words.words,
             known=words.known,
-            boxes=self.index.boxes(image) if isinstance(image, int) else self.index.grid_boxes,
+            boxes=boxes,
             by_word=None if t2i is None else t2i[0, inside].cpu().numpy(),
             by_region=None if i2t is None else i2t[0, :, inside].cpu().numpy(),
         )
@@ -169,6 +190,16 @@ class Matcher:
     def encode_pictures(self, pictures: Sequence[Picture]) -> Encoding:
         """Pictures as the model sees them."""
         return self.encoder.encode_pictures(pictures)
+
+    def read_picture(self, picture: Picture | Pixels) -> ReadPicture:
+        """A picture to ask several things about: the network reads it once."""
+        return self.encoder.read_picture(picture)
+
+    def prepare_pictures(
+        self, *, max_pixels: int = MAX_PIXELS, threads: int | None = None
+    ) -> PictureReader:
+        """Load the network that reads pictures before the first of them comes."""
+        return self.encoder.prepare_pictures(max_pixels=max_pixels, threads=threads)
 
     # How they are answered
 
@@ -190,18 +221,29 @@ class Matcher:
         teacher = None if self.proposer is None else self._rows(kind, by_teacher=True)[rows]
         return Query(self._rows(kind)[rows], teacher)
 
-    def _text_query(self, text: str | int) -> Query:
-        if isinstance(text, int):
+    def _text_query(self, text: Text) -> Query:
+        if not isinstance(text, str):
             return self.entry_query("texts", [self._text(text).number])
         teacher = None if self.proposer is None else self.proposer.encode_texts([text])
         return Query(self.encoder.encode_texts([text]), teacher)
 
-    def _image_query(self, image: Picture | int) -> Query:
-        if isinstance(image, int):
+    def _image_query(self, image: Image) -> Query:
+        if not isinstance(image, FromOutside):
             return self.entry_query("images", [self._image(image).number])
-        regions = self.encoder.read_pictures([image])
-        teacher = None if self.proposer is None else self.proposer.encode_regions(regions)
-        return Query(self.encoder.encode_regions(regions), teacher)
+        read = [image if isinstance(image, ReadPicture) else self.read_picture(image)]
+        teacher = None if self.proposer is None else self.proposer.encode_read(read)
+        return Query(self.encoder.encode_read(read), teacher)
+
+    def _boxes(self, image: Image) -> Boxes | None:
+        if isinstance(image, FromOutside):
+            return self.index.grid_boxes
+        return self.index.boxes(self._image(image).number)
+
+    def _rank(self, kind: Kind, query: Query, *, top: int) -> Ranking:
+        count = _whole_number(top)
+        if count < 1:
+            raise QueryError(f"the first {count} cannot be found; ask for 1 or more.")
+        return self.ranker(kind).rank(query, top=count)
 
     def _rows(self, kind: Kind, *, by_teacher: bool = False) -> StoredRows:
         key = (kind, by_teacher)
@@ -215,11 +257,11 @@ class Matcher:
             )
         return rows
 
-    def _image(self, number: int) -> ImageEntry:
-        return _entry(self.index.images, number, "image", self.index)
+    def _image(self, number: SupportsIndex) -> ImageEntry:
+        return _entry(self.index.images, number, "image")
 
-    def _text(self, number: int) -> TextEntry:
-        return _entry(self.index.texts, number, "text", self.index)
+    def _text(self, number: SupportsIndex) -> TextEntry:
+        return _entry(self.index.texts, number, "text")
 
     def _answer(
         self,
@@ -245,9 +287,20 @@ class Matcher:
         return Hit(number, text.id, score, text.text, None, correct)
 
 
-def index_folder(run: Path, index: Path | None = None) -> Path:
+def index_folder(run: Path | str, index: Path | str | None = None) -> Path:
     """Where the index of a run is, unless it is elsewhere: beside the model."""
-    return index or trained_round(run) / INDEX_FOLDER
+    return trained_round(run) / INDEX_FOLDER if index is None else Path(index)
+
+
+def existing_index(run: Path | str, index: Path | str | None = None) -> Path:
+    """The same where there is one; else a sentence says how to make it."""
+    folder = index_folder(run, index)
+    if not (folder / INDEX).is_file():
+        place = "" if index is None else f" --out {quote(str(index))}"
+        raise UserError(
+            f"{folder} holds no index; make one with `aoq index {quote(str(run))}{place}`."
+        )
+    return folder
 
 
 def load_teacher(index: Index) -> QueryEncoder | None:
@@ -255,28 +308,39 @@ def load_teacher(index: Index) -> QueryEncoder | None:
     record = index.manifest.teacher
     if record is None:
         return None
-    teacher = QueryEncoder.load(Path(record.run))
+    remedy = "bring it back, or make the index again with `aoq index RUN --teacher RUN --force`."
+    try:
+        teacher = QueryEncoder.load(record.run, source=index.manifest.source)
+    except UserError as error:
+        raise UserError(
+            *error.problems,
+            f"{record.run} is the teacher that {index.folder} was made with; {remedy}",
+        ) from None
     if teacher.model_hash != record.model_hash:
         raise UserError(
-            f"{index.folder} was made with another teacher than what is in {record.run} now; make "
-            "it again with `aoq index RUN --teacher RUN --force`."
+            f"{record.run} holds another model than the teacher that {index.folder} was made "
+            f"with; {remedy}"
         )
     return teacher
 
 
-def _no_attention(model_name: str) -> str:
-    return (
-        f"{model_name} has no attention between words and regions: it makes one vector of the "
-        "whole image and one of the whole text; train scan or bfan to see some."
-    )
-
-
-def _entry(entries: tuple[E, ...], number: int, noun: str, index: Index) -> E:
-    if not 0 <= number < len(entries):
-        raise UserError(
-            f"{index.folder} has no {noun} {number}; it holds {len(entries):,}, from 0."
+def _entry(entries: tuple[E, ...], number: SupportsIndex, noun: str) -> E:
+    place = _whole_number(number)
+    if not 0 <= place < len(entries):
+        raise QueryError(
+            f"there is no {noun} {place}; the index holds {len(entries):,}, numbered from 0."
         )
-    return entries[number]
+    return entries[place]
+
+
+def _whole_number(value: object) -> int:
+    """A number of any kind that counts, such as NumPy's; a truth value is none."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise QueryError(
+            f"{shown(value)} is no number; expected a number, a text as str, or a picture as a "
+            "Path or its bytes."
+        )
+    return operator.index(value)
 
 
 def _name_of(run: Path) -> str:

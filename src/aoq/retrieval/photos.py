@@ -21,7 +21,6 @@ from aoq.data.regions import RegionSource
 from aoq.errors import UserError
 from aoq.progress import warn
 from aoq.retrieval.encoder import only_images
-from aoq.storage import hash_file
 from aoq.types import Ids
 
 _NAMED = 5  # of those that cannot be used
@@ -52,23 +51,18 @@ class Photos:
     def __len__(self) -> int:
         return len(self.stored)
 
-    def without(self, pictures: Iterable[Path | None]) -> Photos:
-        """Those whose content is none of some pictures', each content once.
+    @property
+    def contents(self) -> tuple[str, ...]:
+        """The hash of each file's content, under which the cache keeps it."""
+        return tuple(place.stem for place in self.stored.values())
 
-        Only pictures as large as one of the photos can have its content, and are read.
-        """
-        sizes = {photo.stat().st_size for photo in self.stored}
-        seen = {
-            hash_file(picture)
-            for picture in pictures
-            if picture is not None and picture.is_file() and picture.stat().st_size in sizes
-        }
-        fresh: dict[Path, Path] = {}
+    def without(self, contents: Iterable[str | None]) -> Photos:
+        """Those that have none of some contents, each content once."""
+        seen, fresh = set(contents), dict[Path, Path]()
         for photo, place in self.stored.items():
-            content = place.stem
-            if content not in seen:
+            if place.stem not in seen:
                 fresh[photo] = place
-                seen.add(content)
+                seen.add(place.stem)
         return replace(self, stored=fresh)
 
     def dataset(self) -> PairDataset:

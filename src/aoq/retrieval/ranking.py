@@ -95,10 +95,15 @@ class VectorRanker:
             count = min(2 * count, most)
 
     def _compare(self, vectors: Floats, ids: Ids) -> Floats:
-        """Inner products of each query with some vectors, in double precision. (queries, ids)"""
-        found = self._index.reconstruct_batch(ids.ravel()).reshape(*ids.shape, -1)
-        products = found.astype(np.float64) * vectors[:, None]
-        scores: Floats = products.sum(axis=2).astype(np.float32)
+        """Inner products of each query with some vectors, in double precision. (queries, ids)
+
+        In blocks: where nearly all vectors are nearly equal, nearly all are compared.
+        """
+        scores = np.empty(ids.shape, np.float32)
+        for block in ranges(ids.shape[1], max(1, _TAKEN_OUT // (8 * vectors.size))):
+            some = ids[:, block]
+            found = self._index.reconstruct_batch(some.ravel()).reshape(*some.shape, -1)
+            scores[:, block] = (found.astype(np.float64) * vectors[:, None]).sum(axis=2)
         return scores
 
 

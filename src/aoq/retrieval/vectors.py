@@ -44,7 +44,7 @@ class VectorFile:
         """Write them in the form that the file's name asks for."""
         vectors = self.encoded.vectors.cpu()
         if path.suffix == ".npy":
-            write_json(path.with_suffix(".json"), self.ids)
+            write_json(_ids_file(path), self.ids)
             with atomic_file(path) as temporary, temporary.open("wb") as file:
                 np.save(file, vectors.numpy())
             return
@@ -55,6 +55,15 @@ class VectorFile:
         metadata = {"ids": ids, "kind": self.kind, "model": self.model_hash}
         with atomic_file(path) as temporary:
             save_file(tensors, temporary, metadata=metadata)
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """What is written where vectors are to be in `path`."""
+    return (path, _ids_file(path)) if path.suffix == ".npy" else (path,)
+
+
+def _ids_file(path: Path) -> Path:
+    return path.with_suffix(".json")
 
 
 def encode_lines(encoder: QueryEncoder, file: Path) -> VectorFile:

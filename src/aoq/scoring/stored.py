@@ -142,8 +142,12 @@ class StoredRows:
         for piece in pieces.unique().tolist():
             here = pieces == piece
             inside = sources[here] - (self.ends[piece - 1] if piece else 0)
-            with safe_open(self.paths[piece], framework="pt") as file:
-                stored = file.get_slice("vectors")[int(inside.min()) : int(inside.max()) + 1]
+            wanted = slice(int(inside.min()), int(inside.max()) + 1)
+            try:
+                with safe_open(self.paths[piece], framework="pt") as file:
+                    stored = file.get_slice("vectors")[wanted]
+            except (SafetensorError, OSError) as error:
+                raise _unusable(self.paths[piece], str(error)) from None
             if not (inside.diff() == 1).all():  # else they are all of these, in order
                 stored = stored[inside - inside.min()]
             vectors[targets[here]] = stored

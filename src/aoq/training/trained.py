@@ -17,7 +17,7 @@ from aoq.data.dataset import PairDataset, open_dataset
 from aoq.errors import UserError
 from aoq.evaluation.kept_ranks import keep_ranks
 from aoq.evaluation.metrics import Metrics
-from aoq.evaluation.protocols import judge_folds
+from aoq.evaluation.protocols import JudgedFold, judge_folds
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.offline import mine_together
 from aoq.mining.report import mining_report, report_file
@@ -75,6 +75,17 @@ class ScoredSplit:
             encoded = _encode_on_disk(run, model, collator, on_disk, description)
         return cls((run,), collator.dataset, model, encoded)
 
+    def judge(self, *, memory: str | None = None, folds: int = 1) -> list[JudgedFold]:
+        """The ranks of each fold; of one fold, those of the whole split."""
+        return judge_folds(
+            self.scorer,
+            self.encoded,
+            self.dataset.positives,
+            memory=memory,
+            folds=folds,
+            data=self.dataset.fingerprint,
+        )
+
     @classmethod
     def together(cls, parts: Sequence[ScoredSplit]) -> ScoredSplit:
         """The ensemble of them; of one, that one."""
@@ -95,7 +106,11 @@ def open_splits(
     data: Path | None = None,
     on_disk: Processes | None = None,
 ) -> list[ScoredSplit]:
-    """Encode a split with each of `runs`; the data set is that of the first unless one is named."""
+    """Encode a split with the last trained round of each of `runs`.
+
+    The data set is that of the first unless one is named.
+    """
+    runs = [RunDirectory(run).last_round().path for run in runs]
     dataset = open_dataset(data or own_data(runs[0]), split)
     parts = []
     for run in runs:
@@ -144,7 +159,7 @@ def kept_encodings(run: Path, dataset: PairDataset) -> Path:
 
 def own_data(run: Path) -> Path:
     """The data set that a run was trained on."""
-    own = load_recipe(RunDirectory(run).require_trained().config).data
+    own = load_recipe(RunDirectory(run).last_round().config).data
     if not own:
         raise UserError(f"{run} names no data set; add --data FOLDER.")
     return Path(own)
@@ -169,7 +184,7 @@ def mine_run(
     where it was.
     """
     runs = [runs] if isinstance(runs, Path) else runs
-    config = config or load_recipe(RunDirectory(runs[0]).require_trained().config).mining
+    config = config or load_recipe(RunDirectory(runs[0]).last_round().config).mining
     proposed = None if proposals is None else _open_proposals(proposals, data or own_data(runs[0]))
     teacher = ScoredSplit.together(open_splits(runs, split="train", data=data, on_disk=processes))
     return mine_split(
@@ -272,7 +287,7 @@ def evaluate_runs(
 def judge_split(part: ScoredSplit, *, memory: str | None = None) -> Metrics:
     """Rank everything, and note the result and the ranks in the (first) run."""
     started = time.monotonic()
-    (fold,) = judge_folds(part.scorer, part.encoded, part.dataset.positives, memory=memory)
+    (fold,) = part.judge(memory=memory)
     metrics, model = fold.metrics, part.model_hash
     keep_ranks(part.runs[0], fold, model=model, dataset=part.dataset)
     directory = RunDirectory(part.runs[0])

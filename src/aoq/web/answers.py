@@ -22,6 +22,18 @@ class LimitsAnswer(BaseModel):
     top: int
 
 
+class TeacherAnswer(BaseModel):
+    """The embedding model that proposes what a run then ranks."""
+
+    label: str = Field(description="What people call it.")
+    proposals: int = Field(description="Images or texts that it names for a query.")
+    recall: dict[str, Figures] = Field(
+        description="Of i2t and t2i: how many queries were tried, and the share found of the first "
+        "1, 5 and 10 of full scoring; empty where that was not tried."
+    )
+    recall_split: str | None = Field(description="Where those queries are from; all, if nothing.")
+
+
 class RunAnswer(BaseModel):
     """A run that can be asked."""
 
@@ -37,7 +49,7 @@ class RunAnswer(BaseModel):
     has_negatives: bool
     negatives_reason: str | None = Field(description="Why there are none.")
     exact: bool = Field(description="False where a teacher proposes and the model re-ranks.")
-    teacher: str | None
+    teacher: TeacherAnswer | None
     test: Figures | None
     dev: Figures | None
 
@@ -73,7 +85,9 @@ class ImagesAnswer(BaseModel):
 
     query: TextQuery
     hits: list[HitAnswer]
-    unknown_words: list[str] = Field(description="Words of the query that the model never saw.")
+    unknown_words: list[str] = Field(
+        description="Words of the query that are all the same to the model."
+    )
     exact: bool
     seconds: float
 
@@ -85,7 +99,7 @@ class TextsAnswer(BaseModel):
     exact: bool
     seconds: float
     upload: str | None = Field(
-        description="Name under which an uploaded picture is kept for a while, for attention."
+        description="Name under which what was read of an upload is kept for a while."
     )
 
 
@@ -94,6 +108,13 @@ class Word(BaseModel):
 
     word: str
     known: bool
+
+
+class ScoreAnswer(BaseModel):
+    """How well an image and a text fit; higher is closer."""
+
+    score: float
+    unknown_words: list[str]
 
 
 class AttentionAnswer(BaseModel):

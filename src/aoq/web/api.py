@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from aoq import __version__
 from aoq.data.pictures import FORMATS
+from aoq.retrieval.encoder import ReadPicture
 from aoq.web import history
 from aoq.web.answers import (
     AttentionAnswer,
@@ -22,6 +23,7 @@ from aoq.web.answers import (
     NegativesAnswer,
     OneEntryAnswer,
     ResultsAnswer,
+    ScoreAnswer,
     Status,
     TextsAnswer,
 )
@@ -53,6 +55,9 @@ Run = Annotated[ServedRun, Depends(find_run)]
 Number = Annotated[int, Path(ge=0, le=NUMBER, description="Of an image or text of the index.")]
 AnyNumber = Annotated[int | None, Query(ge=0, le=NUMBER)]
 Sentence = Annotated[str | None, Query(min_length=1, max_length=QUERY_CHARACTERS)]
+Upload = Annotated[
+    str | None, Query(max_length=64, description="The name that an upload was answered with.")
+]
 Top = Annotated[int, Query(ge=1, le=TOP, description="Hits to answer with.")]
 Depth = Annotated[int, Query(ge=1, le=DEPTH, description="Candidates to answer with.")]
 Kind = Literal["image", "text"]
@@ -64,7 +69,7 @@ _FAILURES = {
     409: "The run or its index has nothing to answer with; the sentence says why.",
     422: "A parameter is not what it should be; the sentence says which.",
     429: "Too many at once; come back in as many seconds as Retry-After says.",
-    503: "It took too long.",
+    503: "It took too long, or the index was made again.",
 }
 _UPLOAD_FAILURES = {
     403: "A page of another site tried to upload.",
@@ -153,11 +158,27 @@ async def texts_for_upload(
     form = request.headers.get("content-type", "")
 
     def answer() -> TextsAnswer:
+        run.require_uploads()
         picture = service.uploads.open(body, form)
-        found = run.texts_for(picture, top=top)
-        return found.model_copy(update={"upload": service.uploads.keep(picture)})
+        token, read = service.uploads.read(picture, run.matcher.encoder)
+        found = run.texts_for(read, top=top)
+        return found.model_copy(update={"upload": token})
 
     return await service.workers.do(answer)
+
+
+@router.get("/runs/{run}/score", tags=["search"])
+async def score(
+    run: Run,
+    service: Shared,
+    image: AnyNumber = None,
+    upload: Upload = None,
+    text: Sentence = None,
+    text_number: AnyNumber = None,
+) -> ScoreAnswer:
+    """How well two fit: name an image or an upload, and a text or its number."""
+    shown, said = _the_two(service, image, upload, text, text_number)
+    return await service.workers.do(run.score, shown, said)
 
 
 @router.get("/runs/{run}/attention", tags=["search"])
@@ -165,15 +186,13 @@ async def attention(
     run: Run,
     service: Shared,
     image: AnyNumber = None,
-    upload: Annotated[str | None, Query(max_length=64)] = None,
+    upload: Upload = None,
     text: Sentence = None,
     text_number: AnyNumber = None,
 ) -> AttentionAnswer:
     """What looked at what: name an image or an upload, and a text or its number."""
-    shown = _the_one(image=image, upload=upload)
-    said = _the_one(text=text, text_number=text_number)
-    picture = service.uploads.find(shown) if isinstance(shown, str) else shown
-    return await service.workers.do(run.attention, picture, said)
+    shown, said = _the_two(service, image, upload, text, text_number)
+    return await service.workers.do(run.attention, shown, said)
 
 
 @router.get("/runs/{run}/negatives/{kind}/{number}", tags=["training"])
@@ -202,6 +221,10 @@ async def entries(
     service: Shared,
     kind: Kind = "image",
     split: Annotated[Literal["train", "dev", "test"] | None, Query()] = None,
+    entry_id: Annotated[
+        str | None,
+        Query(alias="id", max_length=QUERY_CHARACTERS, description="Of one entry, in any index."),
+    ] = None,
     query: Annotated[
         str, Query(max_length=QUERY_CHARACTERS, description="Words that an entry has to hold.")
     ] = "",
@@ -217,6 +240,7 @@ async def entries(
         run.entries,
         kind,
         split=split,
+        entry_id=entry_id,
         query=query,
         offset=offset,
         limit=limit,
@@ -243,6 +267,19 @@ async def picture(
     made = await service.workers.do(run.picture, number, side=_SIDES[size])
     headers = {"Cache-Control": "private, max-age=3600"}
     return Response(made, media_type="image/jpeg", headers=headers)
+
+
+def _the_two(
+    service: Service,
+    image: int | None,
+    upload: str | None,
+    text: str | None,
+    text_number: int | None,
+) -> tuple[ReadPicture | int, str | int]:
+    """An image and a text, each named in one of two ways."""
+    shown = _the_one(image=image, upload=upload)
+    said = _the_one(text=text, text_number=text_number)
+    return (service.uploads.find(shown) if isinstance(shown, str) else shown), said
 
 
 def _the_one(**given: str | int | None) -> Any:

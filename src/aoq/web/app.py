@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.middleware import Middleware
 from starlette.staticfiles import StaticFiles
@@ -30,14 +30,17 @@ def make_app(
     limits: Limits | None = None,
     hosts: Collection[str] = LOOPBACK_NAMES,
 ) -> FastAPI:
-    """What serves some runs; it answers to the names `hosts`, or, without any, to all."""
+    """What serves some runs; it answers to addresses in numbers and to the names `hosts`."""
     limits = limits or Limits()
     service = Service.of(matchers, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        service.workers.close()
+        service.start()
+        try:
+            yield
+        finally:
+            service.close()
 
     app = FastAPI(
         title="aoq",
@@ -63,16 +66,15 @@ def make_app(
 def _add_pages(app: FastAPI) -> None:
     documents = describe_api(app.openapi())
 
-    @app.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
+    async def page(request: Request) -> FileResponse:
         return FileResponse(STATIC / "index.html")
 
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
+    async def docs(request: Request) -> HTMLResponse:
         return HTMLResponse(documents)
 
-    @app.get("/docs.css", include_in_schema=False)
-    async def docs_style() -> FileResponse:
+    async def docs_style(request: Request) -> FileResponse:
         return FileResponse(_HERE / "templates" / "docs.css")
 
+    for path, answer in (("/", page), ("/docs", docs), ("/docs.css", docs_style)):
+        app.add_route(path, answer, include_in_schema=False)  # GET and HEAD
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Mapping
-from urllib.parse import urlsplit
+from ipaddress import ip_address
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -59,6 +60,9 @@ class Bounded:
         self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # the life of the server itself
+            await self.app(scope, receive, send)
+            return
         has_begun = False
 
         async def send_and_note(message: Message) -> None:
@@ -75,7 +79,7 @@ class Bounded:
             refusal = defect(error)
         else:
             return
-        if has_begun:  # too late for a sentence: the server closes the connection
+        if has_begun:  # too late for a sentence: the server ends the connection
             raise ConnectionAbortedError("an answer was given up")
         await refusal.response()(scope, receive, send)
 
@@ -83,7 +87,9 @@ class Bounded:
 class KnownVisitors:
     """Refuses names that the server is not called by, and other sites' pages that send something.
 
-    `hosts` are the names it answers to; without any it answers to all.
+    `hosts` are the names it answers to. An address in numbers is always taken: nobody else's name
+    can lead to it. A proxy may call the server by another name than visitors do, so pages of these
+    hosts may send something too, unless that name means another server on each machine.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str]) -> None:
@@ -93,7 +99,7 @@ class KnownVisitors:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
-            refusal = self._wrong_name(headers) or _foreign_page(scope["method"], headers)
+            refusal = self._wrong_name(headers) or self._foreign_page(scope["method"], headers)
             if refusal is not None:
                 await refusal.response()(scope, receive, send)
                 return
@@ -104,7 +110,7 @@ class KnownVisitors:
         found = _HOST.fullmatch(names[0]) if len(names) == 1 else None
         if found is None:
             return RefusedError(400, "The request has no Host header, or several.")
-        if self.hosts and found["name"].lower() not in self.hosts:
+        if found["name"].lower() not in self.hosts and not _is_address(found["name"]):
             return RefusedError(
                 400,
                 "This server is not known by that name; use the address it printed, or start it "
@@ -112,23 +118,38 @@ class KnownVisitors:
             )
         return None
 
-
-def _foreign_page(method: str, headers: Headers) -> RefusedError | None:
-    """Where a request that is not harmless was sent by a page of another origin."""
-    if method in _HARMLESS:
+    def _foreign_page(self, method: str, headers: Headers) -> RefusedError | None:
+        """Where a request that is not harmless was sent by a page of another origin."""
+        if method in _HARMLESS:
+            return None
+        is_foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+        if (origin := headers.get("origin")) is not None:
+            is_foreign |= not self._is_own(origin, host=headers["host"])
+        if is_foreign:
+            return RefusedError(403, "Pages of other sites cannot use this server.")
         return None
-    origin = headers.get("origin")
-    is_foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
-    if origin is not None:
-        is_foreign |= _place(origin) != headers["host"].lower()
-    if is_foreign:
-        return RefusedError(403, "Pages of other sites cannot use this server.")
-    return None
+
+    def _is_own(self, origin: str, *, host: str) -> bool:
+        try:
+            page, asked = urlsplit(origin.lower()), urlsplit(f"//{host.lower()}")
+            is_same = (page.hostname, _port(page)) == (asked.hostname, _port(asked))
+        except ValueError:
+            return False
+        return is_same or page.hostname in self.hosts - LOOPBACK_NAMES
 
 
-def _place(origin: str) -> str | None:
-    """Host and port of an origin, as a Host header has them; the scheme may be a proxy's."""
+def _port(place: SplitResult) -> int | None:
+    """None where it is the usual one; the scheme may be a proxy's."""
+    return None if place.port in (80, 443) else place.port
+
+
+def _is_address(name: str) -> bool:
+    """
+    >>> _is_address("192.168.0.7"), _is_address("[::1]"), _is_address("127.0.0.1.example")
+    (True, True, False)
+    """
     try:
-        return urlsplit(origin).netloc.lower() or None
+        ip_address(name.strip("[]"))
     except ValueError:
-        return None
+        return False
+    return True

@@ -1,8 +1,9 @@
-"""How much one visitor may ask for: every number that bounds the server, in one place.
+"""How much may be asked of the server: every number that bounds it, in one place.
 
 A server that many can reach has to stay small whatever it is sent. Sizes are refused before they
 are read, time is counted from outside, and work that has no place waits in a short line or is
-turned away with a sentence.
+turned away with a sentence. Places are for whoever comes first: one visitor can take them all, and
+it is for a proxy to give each a share.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+from aoq.data.pictures import MAX_PIXELS
 from aoq.errors import UserError
 
 QUERY_CHARACTERS = 500
@@ -18,6 +20,7 @@ PAGE = 100  # entries of a listing
 DEPTH = 200  # candidates of an anchor
 NUMBER = 2**31 - 1  # no index is larger
 FORM_BYTES = 16_384  # what surrounds a picture in a form: boundaries, headers, a file name
+_BYTES_TO_BEGIN = 512 * 2**20  # addresses that Python, NumPy and Pillow take
 THUMBNAIL, FULL = 320, 1280  # pixels of a shown picture's longer side
 
 
@@ -27,7 +30,9 @@ class Limits:
 
     upload_bytes: int = 10_000_000
     pixels: int = 40_000_000
-    "Of an uploaded picture; decoded they take four times as many bytes."
+    "Of an uploaded picture."
+    decode_seconds: float = 5.0
+    "Of computing, for an uploaded picture to be decoded."
     working: int = field(default_factory=lambda: os.cpu_count() or 1)
     "Requests that are computed at once, a thread each."
     waiting: int = 64
@@ -46,16 +51,26 @@ class Limits:
     kept_picture_bytes: int = 64_000_000
     "Memory for pictures made small."
     kept_upload_bytes: int = 64_000_000
-    "Memory for uploads that attention may be asked of."
+    "Memory for the regions of uploads, of which attention may be asked."
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value < 0 or (value == 0 and name != "waiting"):
                 raise UserError(f"{name} is {value}; it has to be more than 0.")
+        if self.pixels > MAX_PIXELS:
+            raise UserError(
+                f"--max-pixels is {self.pixels:,}; pictures of more than {MAX_PIXELS:,} pixels are "
+                "never read; name a smaller number."
+            )
 
     @property
     def body_bytes(self) -> int:
         return self.upload_bytes + FORM_BYTES
+
+    @property
+    def decode_bytes(self) -> int:
+        """Memory for decoding a picture: its pixels as they come, turned, over white and in RGB."""
+        return _BYTES_TO_BEGIN + 24 * self.pixels
 
     @property
     def request_seconds(self) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from aoq.data.pictures import open_picture, upright
-from aoq.web.kept import KeptBytes
+from aoq.web.kept import Kept
 from aoq.web.refusals import RefusedError
 
 _MISSING = "The picture is missing, or it cannot be read."
@@ -22,7 +22,7 @@ class ShownPictures:
     """Pictures made small, the last ones kept in memory."""
 
     def __init__(
-        self, pictures: Iterable[Path | None], *, kept: KeptBytes[tuple[Path, int]]
+        self, pictures: Iterable[Path | None], *, kept: Kept[tuple[Path, int], bytes]
     ) -> None:
         folders = {picture.parent for picture in pictures if picture is not None}
         self._folders = frozenset(folder.resolve() for folder in folders)

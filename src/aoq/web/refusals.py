@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,10 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 
+from aoq.data.pictures import PictureError
 from aoq.errors import UserError
+from aoq.retrieval.encoder import QueryError
+from aoq.retrieval.index import IndexChangedError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
@@ -84,8 +86,18 @@ def _as_refusal(error: RefusedError | UserError | RequestValidationError) -> Ref
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, UserError):
-        return RefusedError(422, " ".join(as_sentence(_without_places(p)) for p in error.problems))
+        return _for_visitors(error)
     return RefusedError(422, " ".join(_told(problem) for problem in error.errors()))
+
+
+def _for_visitors(error: UserError) -> RefusedError:
+    """What is wrong with a question, for who asked; all else is for who started the server."""
+    if isinstance(error, PictureError | QueryError):
+        return RefusedError(422, as_sentence(str(error)))
+    log.error("a request failed: %s", error)
+    if isinstance(error, IndexChangedError):
+        return RefusedError(503, "The index was made again; restart the server.")
+    return RefusedError(500, "This cannot be answered; the server's log says why.")
 
 
 def as_sentence(problem: str) -> str:
@@ -94,15 +106,6 @@ def as_sentence(problem: str) -> str:
     'No word of it is known.'
     """
     return problem[:1].upper() + problem[1:]
-
-
-def _without_places(problem: str) -> str:
-    """Folders of this machine are nobody's business.
-
-    >>> _without_places("/srv/runs/vsrn/index holds no texts; use either/or.")
-    'index holds no texts; use either/or.'
-    """
-    return re.sub(r"(?<![\w.])/(?:[^\s/;,:()]+/)*([^\s/;,:()]+)", r"\1", problem)
 
 
 def _told(problem: dict[str, Any]) -> str:

@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from aoq.errors import UserError
 from aoq.experiments.inspection import Kind
 from aoq.experiments.runs import RunSummary
+from aoq.progress import warn
+from aoq.retrieval.encoder import ReadPicture
 from aoq.retrieval.index import ImageEntry, TextEntry
 from aoq.retrieval.matcher import Answer, Matcher
+from aoq.storage import hash_parts
 from aoq.web.answers import (
     AttentionAnswer,
     EntriesAnswer,
@@ -23,12 +27,14 @@ from aoq.web.answers import (
     NegativesAnswer,
     OneEntryAnswer,
     RunAnswer,
+    ScoreAnswer,
     ScoredEntry,
+    TeacherAnswer,
     TextQuery,
     TextsAnswer,
     Word,
 )
-from aoq.web.kept import KeptBytes
+from aoq.web.kept import Kept
 from aoq.web.negatives import Negatives
 from aoq.web.pictures import ShownPictures
 from aoq.web.refusals import RefusedError, as_sentence
@@ -38,7 +44,12 @@ class ServedRun:
     """One run under the name that addresses call it by."""
 
     def __init__(
-        self, name: str, matcher: Matcher, *, pictures: KeptBytes[tuple[Path, int]]
+        self,
+        name: str,
+        matcher: Matcher,
+        *,
+        pictures: Kept[tuple[Path, int], bytes],
+        threads: int,
     ) -> None:
         self.name = name
         self.matcher = matcher
@@ -53,6 +64,10 @@ class ServedRun:
             "text": [f" {text.text}".casefold() for text in self._texts],
         }
         self._negatives = Negatives.open(matcher.run, matcher.index)
+        self._no_uploads = _prepare_pictures(matcher, threads=threads)
+        manifest = matcher.index.manifest
+        known_by = [manifest.model_hash, *(part.entries_hash for part in manifest.parts)]
+        self._index_hash = hash_parts(*(part.encode() for part in known_by))[:12]
 
     @property
     def path(self) -> Path:
@@ -60,15 +75,14 @@ class ServedRun:
 
     @property
     def reads_pictures(self) -> bool:
-        """Whether it is known how a picture becomes regions."""
-        return self.matcher.encoder.known_source is not None
+        return self._no_uploads is None
 
     def describe(self) -> RunAnswer:
         matcher, summary = self.matcher, RunSummary.read(self.path)
         splits = dict.fromkeys(image.split for image in self._images)
         return RunAnswer(
             name=self.name,
-            label=_as_in_the_paper(matcher.model_name, summary.settings.loss.name),
+            label=_label(summary),
             model=matcher.model_name,
             images=len(self._images),
             texts=len(self._texts),
@@ -78,10 +92,27 @@ class ServedRun:
             attention_reason=as_sentence(matcher.attention_reason or "") or None,
             has_negatives=isinstance(self._negatives, Negatives),
             negatives_reason=None if isinstance(self._negatives, Negatives) else self._negatives,
-            exact=matcher.teacher is None,
-            teacher=None if matcher.teacher is None else matcher.teacher.name,
+            exact=self._is_exact,
+            teacher=self._teacher(),
             test=None if summary.test is None else dict(summary.test),
             dev=None if summary.dev is None else dict(summary.dev.metrics),
+        )
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether nothing can be missed: a teacher that proposes everything hides nothing."""
+        record = self.matcher.index.manifest.teacher
+        return record is None or record.proposals >= max(len(self._images), len(self._texts))
+
+    def _teacher(self) -> TeacherAnswer | None:
+        proposer, record = self.matcher.proposer, self.matcher.index.manifest.teacher
+        if proposer is None or record is None:
+            return None
+        return TeacherAnswer(
+            label=_label(RunSummary.read(proposer.run)),
+            proposals=record.proposals,
+            recall={way: dict(shares) for way, shares in record.recall.items()},
+            recall_split=record.recall_split,
         )
 
     # Search
@@ -100,7 +131,7 @@ class ServedRun:
             seconds=time.perf_counter() - started,
         )
 
-    def texts_for(self, image: bytes | int, *, top: int) -> TextsAnswer:
+    def texts_for(self, image: ReadPicture | int, *, top: int) -> TextsAnswer:
         self._require_some("text")
         self._require_image(image)
         started = time.perf_counter()
@@ -112,13 +143,20 @@ class ServedRun:
             upload=None,
         )
 
-    def attention(self, image: bytes | int, text: str | int) -> AttentionAnswer:
+    def score(self, image: ReadPicture | int, text: str | int) -> ScoreAnswer:
+        self._require_image(image)
+        words = self._words_of(text)
+        (score,) = self.matcher.score(image, [words])
+        unknown = self.matcher.encoder.read_query(words).unknown_words
+        return ScoreAnswer(score=score, unknown_words=list(unknown))
+
+    def attention(self, image: ReadPicture | int, text: str | int) -> AttentionAnswer:
         if self.matcher.attention_reason is not None:
             raise RefusedError(409, as_sentence(self.matcher.attention_reason))
         self._require_image(image)
-        words = self._words_of(text)
+        if isinstance(text, int):
+            self._require("text", text)
         found = self.matcher.attention(image, text)
-        (score,) = self.matcher.score(image, [words])
         return AttentionAnswer(
             words=[
                 Word(word=word, known=known)
@@ -127,7 +165,7 @@ class ServedRun:
             boxes=None if found.boxes is None else found.boxes.tolist(),
             by_word=None if found.by_word is None else found.by_word.tolist(),
             by_region=None if found.by_region is None else found.by_region.tolist(),
-            score=score,
+            score=found.score,
         )
 
     def _words_of(self, text: str | int) -> str:
@@ -156,6 +194,7 @@ class ServedRun:
         kind: Kind,
         *,
         split: str | None,
+        entry_id: str | None,
         query: str,
         offset: int,
         limit: int,
@@ -169,7 +208,9 @@ class ServedRun:
         found = [
             entry
             for entry, words in zip(self._entries[kind], self._words[kind], strict=True)
-            if split in (None, entry.split) and all(word in words for word in wanted)
+            if split in (None, entry.split)
+            and entry_id in (None, entry.id)
+            and all(word in words for word in wanted)
         ]
         if sample is None:
             page = found[offset : offset + limit]
@@ -216,16 +257,17 @@ class ServedRun:
         if not self._entries[kind]:
             raise RefusedError(409, f"The index holds no {kind}s to be found.")
 
-    def _require_image(self, image: bytes | int) -> None:
-        """Refuse an image that is not in the index, and pictures where none can be read."""
+    def require_uploads(self) -> None:
+        """Refuse pictures where none can be read."""
+        if self._no_uploads is not None:
+            raise RefusedError(409, self._no_uploads)
+
+    def _require_image(self, image: ReadPicture | int) -> None:
+        """Refuse an image that is not in the index, and an upload that other eyes have read."""
         if isinstance(image, int):
             self._require("image", image)
-        elif not self.reads_pictures:
-            raise RefusedError(
-                409,
-                "This run cannot read pictures, because its data set came as features; choose an "
-                "image of the index.",
-            )
+        elif image.source != self.matcher.encoder.known_source:
+            raise RefusedError(404, "The picture was uploaded to another run; upload it to this.")
 
     def _require(self, kind: Kind, number: int) -> None:
         """Refuse a number that the index does not have."""
@@ -252,7 +294,26 @@ class ServedRun:
     def _address(self, image: ImageEntry) -> str | None:
         if image.picture is None:
             return None
-        return f"/api/runs/{self.name}/pictures/{image.number}"
+        return f"/api/runs/{self.name}/pictures/{image.number}?index={self._index_hash}"
+
+
+def _prepare_pictures(matcher: Matcher, *, threads: int) -> str | None:
+    """Load the network that reads uploads; or else why there is none, in words for visitors."""
+    if matcher.encoder.known_source is None:
+        return (
+            "This run cannot read pictures, because its data set came as features; choose an image "
+            "of the index."
+        )
+    try:
+        matcher.prepare_pictures(threads=threads)
+    except UserError as error:
+        warn(f"no pictures can be uploaded to {matcher.run}: {error}")
+        return "This run cannot read pictures; the server's log says why."
+    return None
+
+
+def _label(run: RunSummary) -> str:
+    return _as_in_the_paper(run.recipe.model.name, run.settings.loss.name)
 
 
 def _as_in_the_paper(model: str, loss: str) -> str:

@@ -1,7 +1,8 @@
 """The socket and the process: where the application listens, and how it ends.
 
-uvicorn waits for the head of a request for as long as the client likes, and keeps any number of
-connections; here both are bounded. Ctrl-C and SIGTERM let requests under way end.
+uvicorn waits for the head of a request for as long as the client likes, and for the client to take
+an answer, and keeps any number of connections; here all are bounded. Ctrl-C and SIGTERM leave
+requests under way a moment to end.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import h11
@@ -25,7 +29,8 @@ from aoq.web.refusals import RefusedError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-_GRACE = 5  # seconds for requests under way when the server is stopped
+_GRACE = 2  # seconds for requests under way when the server is stopped
+_FAREWELL = 1  # for the application to end a request itself
 _BACKLOG = 512
 
 
@@ -66,6 +71,8 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
     class Protocol(PatientProtocol):
         most_connections = limits.connections
         head_seconds = limits.head_seconds
+        answer_seconds = limits.answer_seconds
+        request_seconds = limits.request_seconds + _FAREWELL
 
     config = uvicorn.Config(
         app,
@@ -82,19 +89,41 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
+@contextmanager
+def running(app: FastAPI, limits: Limits) -> Iterator[str]:
+    """The address of a server that runs beside this thread, on any free port, and ends with it."""
+    server = make_server(app, limits)
+    with listen("127.0.0.1", 0) as listener:
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while thread.is_alive() and not server.started:
+            time.sleep(0.01)
+        try:
+            yield address_of(listener)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
 class PatientProtocol(H11Protocol):
-    """Gives a client some seconds for the head of each request, and turns away one too many."""
+    """Gives a client some seconds for the head of each request, and some for all the rest of it.
+
+    Then the connection is aborted: one that is closed stays until all has been taken, and who
+    reads nothing takes nothing. A connection too many is turned away.
+    """
 
     most_connections: int
     head_seconds: float
-    _head_timer: asyncio.TimerHandle | None = None
+    answer_seconds: float
+    request_seconds: float
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.most_connections:
             transport.close()
         else:
-            self._expect_head()
+            self._abort_after(self.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -104,10 +133,11 @@ class PatientProtocol(H11Protocol):
         before = self.cycle
         super().handle_events()
         if self.cycle is not before:
-            self._stop_timer()
+            self._abort_after(self.request_seconds)
 
     def on_response_complete(self) -> None:
-        self._expect_head()
+        is_taken = not self.transport.get_write_buffer_size()
+        self._abort_after(self.head_seconds if is_taken else self.answer_seconds)
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -123,11 +153,11 @@ class PatientProtocol(H11Protocol):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def _expect_head(self) -> None:
+    def _abort_after(self, seconds: float) -> None:
         self._stop_timer()
-        self._head_timer = self.loop.call_later(self.head_seconds, self.transport.close)
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
 
     def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aoq.retrieval.matcher import Matcher
 from aoq.web.answers import RunAnswer
-from aoq.web.kept import KeptBytes
+from aoq.web.kept import Kept
 from aoq.web.limits import Limits
 from aoq.web.served import ServedRun
 from aoq.web.uploads import Uploads
@@ -28,13 +28,21 @@ class Service:
 
     @classmethod
     def of(cls, matchers: Sequence[Matcher], limits: Limits) -> Service:
-        pictures = KeptBytes[tuple[Path, int]](most=limits.kept_picture_bytes)
+        pictures = Kept[tuple[Path, int], bytes](most=limits.kept_picture_bytes, size=len)
         names = address_names([matcher.name for matcher in matchers])
         runs = {
-            name: ServedRun(name, matcher, pictures=pictures)
+            name: ServedRun(name, matcher, pictures=pictures, threads=limits.working)
             for name, matcher in zip(names, matchers, strict=True)
         }
         return cls(runs, limits, Workers(limits), Uploads(limits))
+
+    def start(self) -> None:
+        if any(run.reads_pictures for run in self.runs.values()):
+            self.uploads.decoders.start()
+
+    def close(self) -> None:
+        self.workers.close()
+        self.uploads.decoders.close()
 
     def describe(self) -> list[RunAnswer]:
         """All runs; labels that several have are told apart by name."""

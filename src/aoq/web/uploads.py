@@ -1,8 +1,8 @@
-"""Pictures that visitors send: read with a limit on everything, looked at before they are decoded.
+"""Pictures that visitors send: received with a limit on everything, decoded elsewhere.
 
 A body is read in pieces and given up as soon as it is too large or too late, whatever its head
-promised. The picture is decoded only if its header shows a format that photos come in and no more
-pixels than allowed.
+promised. What it holds goes to a process of `aoq.web.decoders`. The regions of the picture are
+kept for a while, so that more can be asked of it at no cost; the picture itself is not.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from contextlib import suppress
 
 from starlette.requests import ClientDisconnect, Request
 
-from aoq.data.pictures import open_picture
+from aoq.retrieval.encoder import QueryEncoder, ReadPicture
+from aoq.web.decoders import Decoders
 from aoq.web.forms import read_form
-from aoq.web.kept import KeptBytes
+from aoq.web.kept import Kept
 from aoq.web.limits import Limits
 from aoq.web.refusals import RefusedError, busy
 
@@ -27,12 +28,17 @@ _FAREWELL_BYTES = 64_000_000
 
 
 class Uploads:
-    """Reads uploads and keeps the last ones, so that attention can be asked of them."""
+    """Reads uploads and keeps what became of the last ones."""
 
     def __init__(self, limits: Limits) -> None:
+        self.decoders = Decoders(
+            max_pixels=limits.pixels, memory=limits.decode_bytes, seconds=limits.decode_seconds
+        )
         self._limits = limits
         self._arriving = 0
-        self._kept = KeptBytes[str](most=limits.kept_upload_bytes)
+        self._kept = Kept[str, ReadPicture](
+            most=limits.kept_upload_bytes, size=lambda picture: picture.regions.nbytes
+        )
         self._secret = secrets.token_bytes(32)
 
     async def receive(self, request: Request) -> bytes:
@@ -70,22 +76,29 @@ class Uploads:
         return bytes(body)
 
     def open(self, body: bytes, content_type: str) -> bytes:
-        """The one picture in a form, as it was sent, if its header can be believed."""
+        """The one file in a form, as it was sent."""
         picture = read_form(body, content_type, field=FIELD)
         if not picture:
             raise RefusedError(422, "The uploaded file is empty; send a picture.")
         if len(picture) > self._limits.upload_bytes:
             raise self._too_large()
-        with open_picture(picture, max_pixels=self._limits.pixels):
-            return picture
+        return picture
 
-    def keep(self, picture: bytes) -> str:
-        """A name for a picture that nobody can guess; the same for the same picture."""
-        token = hashlib.blake2b(picture, key=self._secret, digest_size=16).hexdigest()
-        self._kept.keep(token, picture)
-        return token
+    def read(self, picture: bytes, encoder: QueryEncoder) -> tuple[str, ReadPicture]:
+        """A picture's regions, and the name under which they are kept.
 
-    def find(self, token: str) -> bytes:
+        Nobody can guess it, and it is the same for the same picture and network.
+        """
+        named = hashlib.blake2b(picture, key=self._secret, digest_size=16)
+        named.update(repr(encoder.source).encode())
+        token = named.hexdigest()
+        read = self._kept.get(token)
+        if read is None:
+            read = encoder.read_picture(self.decoders.decode(picture, encoder.reader.canvas))
+            self._kept.keep(token, read)
+        return token, read
+
+    def find(self, token: str) -> ReadPicture:
         picture = self._kept.get(token)
         if picture is None:
             raise RefusedError(404, "The uploaded picture is no longer kept; upload it again.")

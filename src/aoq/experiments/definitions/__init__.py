@@ -15,6 +15,12 @@
     recipe = "vsrn-flickr8k+off-tri"
     settings = { round_two.epochs = 4 }  # laid over this recipe
     teacher = "VSRN"                     # instead of the one above
+    seeds = [0]                          # fewer than the others
+
+    [[choices]]                        # one row of the report: the best of some on dev
+    label = "VSRN, tuned"
+    of = ["VSRN, alpha 0.2", "VSRN, alpha 0.3"]
+    seeds = [0]                        # those to choose by; what is chosen is trained with all
 
     [[ensembles]]                      # judged when the report is written, from what is trained
     label = "VSRN, two seeds"
@@ -29,9 +35,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from aoq.config import Recipe
@@ -49,8 +56,16 @@ _KINDS: Mapping[str, type] = {
     "settings": dict,
     "rows": list,
     "ensembles": list,
+    "choices": list,
 }
-_ROW_KINDS: Mapping[str, type] = {"label": str, "recipe": str, "settings": dict, "teacher": str}
+_ROW_KINDS: Mapping[str, type] = {
+    "label": str,
+    "recipe": str,
+    "settings": dict,
+    "teacher": str,
+    "seeds": list,
+}
+_CHOICE_KINDS: Mapping[str, type] = {"label": str, "of": list, "seeds": list}
 _ENSEMBLE_KINDS: Mapping[str, type] = {"label": str, "members": list, "seeds": list}
 _EXPECTED: Mapping[type, str] = {str: "text", list: "a list", dict: "a table"}
 
@@ -64,6 +79,48 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     teacher: str | None = None
     "The label of another row, or a recipe; none: the definition's."
+    seeds: tuple[int, ...] = ()
+    "Where it is trained with fewer than the definition's."
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A row of a table that is one of several: that with the best mean rsum on dev."""
+
+    label: str
+    of: tuple[str, ...]
+    "Labels of rows."
+    seeds: tuple[int, ...]
+    "Those to choose by. What is chosen is trained with all of the definition's."
+
+    def chosen(self, rsums: Mapping[tuple[str, int], float]) -> dict[str, float]:
+        """The mean of every candidate, the best first; empty until all of them are known.
+
+        >>> choice = Choice("tuned", ("a", "b"), (0,))
+        >>> choice.chosen({("a", 0): 240.0, ("b", 0): 250.0})
+        {'b': 250.0, 'a': 240.0}
+        >>> choice.chosen({("a", 0): 240.0})
+        {}
+        """
+        if not all((label, seed) in rsums for label in self.of for seed in self.seeds):
+            return {}
+        means = {label: mean(rsums[label, seed] for seed in self.seeds) for label in self.of}
+        return dict(sorted(means.items(), key=lambda found: -found[1]))
+
+    def sentence(self, means: Mapping[str, float]) -> str:
+        """What was chosen, and before what.
+
+        >>> choice = Choice("tuned", ("a", "b"), (0,))
+        >>> choice.sentence({"b": 250.0, "a": 240.0})
+        'tuned is the best on dev (rsum, seed 0) of: b 250.0, a 240.0.'
+        """
+        seeds = f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
+        if not means:
+            return (
+                f"{self.label} is not chosen yet: its {len(self.of)} rows have to be done, {seeds}."
+            )
+        told = ", ".join(f"{label} {rsum:.1f}" for label, rsum in means.items())
+        return f"{self.label} is the best on dev (rsum, {seeds}) of: {told}."
 
 
 @dataclass(frozen=True)
@@ -96,6 +153,7 @@ class Definition:
     source: Path
     rows: tuple[Row, ...]
     ensembles: tuple[EnsembleRow, ...] = ()
+    choices: tuple[Choice, ...] = ()
     seeds: tuple[int, ...] = (0,)
     description: str = ""
     data: str = ""
@@ -111,6 +169,13 @@ class Definition:
                 return row
         known = ", ".join(repr(row.label) for row in self.rows)
         raise UserError(f"{self.name} has no row {label!r}; expected one of: {known}.")
+
+    @property
+    def made_of_rows(self) -> tuple[EnsembleRow | Choice, ...]:
+        return (*self.ensembles, *self.choices)
+
+    def seeds_of(self, row: Row) -> tuple[int, ...]:
+        return row.seeds or self.seeds
 
     def teacher_of(self, row: Row) -> Row | None:
         """The row that mines for another; where a recipe is to do it that is no row, that as one.
@@ -181,17 +246,24 @@ def _parsed(table: Mapping[str, Any], path: Path) -> Definition:
     if not table.get("rows"):
         raise UserError(f"{path} has no rows; add a table [[rows]] with a label and a recipe.")
     rows = [
-        Row(**row) for row in _tables(table, "rows", _ROW_KINDS, ("label", "recipe"), path=path)
+        Row(**{**row, "seeds": tuple(row.get("seeds", ()))})
+        for row in _tables(table, "rows", _ROW_KINDS, ("label", "recipe"), path=path)
     ]
     ensembles = [
         EnsembleRow(row["label"], tuple(row["members"]), tuple(row.get("seeds", (0,))))
         for row in _tables(table, "ensembles", _ENSEMBLE_KINDS, ("label", "members"), path=path)
     ]
+    seeds = tuple(table.get("seeds", (0,)))
+    choices = [
+        Choice(row["label"], tuple(row["of"]), tuple(row.get("seeds", seeds)))
+        for row in _tables(table, "choices", _CHOICE_KINDS, ("label", "of"), path=path)
+    ]
     found = {
         **table,
         "rows": tuple(rows),
         "ensembles": tuple(ensembles),
-        "seeds": tuple(table.get("seeds", (0,))),
+        "choices": tuple(choices),
+        "seeds": seeds,
     }
     return Definition(source=path.resolve(), **{"name": path.stem, **found})
 
@@ -229,7 +301,8 @@ def _require_sound(definition: Definition) -> None:
     where = definition.source
     if "/" in definition.name or not definition.name.strip("."):
         raise UserError(f"{where}: the name {definition.name!r} is no name of a folder.")
-    for seeds in (definition.seeds, *(row.seeds for row in definition.ensembles)):
+    own = [row.seeds for row in definition.rows if row.seeds]
+    for seeds in (definition.seeds, *own, *(row.seeds for row in definition.made_of_rows)):
         sound = all(type(seed) is int and seed >= 0 for seed in seeds)
         if not seeds or not sound or len(set(seeds)) < len(seeds):
             raise UserError(
@@ -237,6 +310,11 @@ def _require_sound(definition: Definition) -> None:
             )
     folders: dict[str, str] = {}
     for row in definition.rows:
+        if not set(row.seeds) <= set(definition.seeds):
+            raise UserError(
+                f"{where}: row {row.label!r} has seeds {list(row.seeds)}; expected some of the "
+                f"experiment's, {list(definition.seeds)}."
+            )
         first = folders.setdefault(definition.folder_of(row), row.label)
         if first is not row.label or row is not definition.row(row.label):
             raise UserError(
@@ -245,7 +323,9 @@ def _require_sound(definition: Definition) -> None:
             )
     for row in definition.rows:
         _require_depth(definition, row)
+    _require_labels(definition)
     _require_members(definition)
+    _require_candidates(definition)
 
 
 def _require_depth(definition: Definition, row: Row) -> None:
@@ -268,14 +348,46 @@ def _require_depth(definition: Definition, row: Row) -> None:
             )
 
 
-def _require_members(definition: Definition) -> None:
-    """Ensembles have labels of their own, and at least two members, each a row and a seed of it."""
+def _require_labels(definition: Definition) -> None:
     labels = [row.label for row in definition.rows]
+    for row in definition.made_of_rows:
+        if row.label in labels:
+            raise UserError(
+                f"{definition.source}: {row.label!r}: something else has this label; choose "
+                "another."
+            )
+        labels.append(row.label)
+
+
+def _require_candidates(definition: Definition) -> None:
+    """A choice is between two rows or more, trained with the seeds that it goes by."""
+    taken: set[str] = set()
+    for choice in definition.choices:
+        where = f"{definition.source}: choice {choice.label!r}"
+        if len(set(choice.of)) < 2 or taken & set(choice.of):
+            raise UserError(
+                f"{where}: of is {list(choice.of)}; expected the labels of two rows or more that "
+                "are in no other choice."
+            )
+        taken |= set(choice.of)
+        for label in choice.of:
+            _require_seeds(definition, label, choice.seeds, where=f"{where}: its row")
+
+
+def _require_seeds(definition: Definition, label: str, seeds: Sequence[int], *, where: str) -> None:
+    trained = definition.seeds_of(definition.row(label))
+    for seed in seeds:
+        if seed not in trained:
+            raise UserError(
+                f"{where} {label!r} with seed {seed} is never trained; its seeds are "
+                f"{list(trained)}."
+            )
+
+
+def _require_members(definition: Definition) -> None:
+    """Ensembles have at least two members, each a row and a seed of it."""
     for ensemble in definition.ensembles:
         where = f"{definition.source}: ensemble {ensemble.label!r}"
-        if ensemble.label in labels:
-            raise UserError(f"{where}: something else has this label; choose another.")
-        labels.append(ensemble.label)
         if len(ensemble.members) < 2 or not all(isinstance(m, str) for m in ensemble.members):
             raise UserError(
                 f"{where}: members is {list(ensemble.members)}; expected the labels of two rows or "
@@ -283,12 +395,7 @@ def _require_members(definition: Definition) -> None:
             )
         members = [member for seed in ensemble.seeds for member in ensemble.with_seed(seed)]
         for label, seed in members:
-            definition.row(label)
-            if seed not in definition.seeds:
-                raise UserError(
-                    f"{where}: its member {label!r} with seed {seed} is never trained; the seeds "
-                    f"are {list(definition.seeds)}."
-                )
+            _require_seeds(definition, label, [seed], where=f"{where}: its member")
 
 
 def _slug(text: str) -> str:

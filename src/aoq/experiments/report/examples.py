@@ -71,11 +71,11 @@ class Negatives:
     offline: Item
 
 
-def text_item(dataset: PairDataset, text_id: int, *, score: float | None = None) -> Item:
+def text_item(dataset: PairDataset, text_id: int, /, *, score: float | None = None) -> Item:
     return Item(text=dataset.captions[text_id], score=score)
 
 
-def image_item(dataset: PairDataset, image_id: int, *, score: float | None = None) -> Item:
+def image_item(dataset: PairDataset, image_id: int, /, *, score: float | None = None) -> Item:
     """With one of its own captions, which says what it shows."""
     return Item(
         text=dataset.captions[dataset.positives.texts_of(image_id)[0]],
@@ -185,31 +185,27 @@ def mined_negatives(mined: Mined, *, count: int = _ANCHORS) -> list[Negatives]:
     matrix = scores.matrix.masked_fill(~scores.negative_mask, -torch.inf).cpu()
     spread = np.linspace(0, len(pair_ids) - 1, count + 2).astype(int)[1:-1]
     found = []
-    for place in dict.fromkeys(spread.tolist()):
-        image, text = map(int, pair_ids[place])
-        hardest = matrix[place].max(dim=0)
-        online, listed = int(pair_ids[int(hardest.indices), 1]), lists.i2t[image]
-        found.append(
-            Negatives(
-                "i2t",
-                image_item(dataset, image),
-                text_item(dataset, text),
-                _noted(text_item(dataset, online, score=float(hardest.values)), online, listed),
-                text_item(dataset, int(listed[0]), score=_score(lists.i2t_scores[image, 0])),
+    for direction in _ANSWERS:
+        if direction == "i2t":
+            shown, wrong, (anchors, others), hardness = image_item, text_item, pair_ids.T, matrix
+            listed, listed_scores = lists.i2t, lists.i2t_scores
+        else:
+            shown, wrong, (others, anchors), hardness = text_item, image_item, pair_ids.T, matrix.T
+            listed, listed_scores = lists.t2i, lists.t2i_scores
+        for place in dict.fromkeys(spread.tolist()):
+            anchor, hardest = int(anchors[place]), hardness[place].max(dim=0)
+            online, offline = int(others[int(hardest.indices)]), int(listed[anchor, 0])
+            near = wrong(dataset, online, score=float(hardest.values))
+            found.append(
+                Negatives(
+                    direction,
+                    shown(dataset, anchor),
+                    wrong(dataset, int(others[place])),
+                    _noted(near, online, listed[anchor]),
+                    wrong(dataset, offline, score=_score(listed_scores[anchor, 0])),
+                )
             )
-        )
-        hardest = matrix[:, place].max(dim=0)
-        online, listed = int(pair_ids[int(hardest.indices), 0]), lists.t2i[text]
-        found.append(
-            Negatives(
-                "t2i",
-                text_item(dataset, text),
-                image_item(dataset, image),
-                _noted(image_item(dataset, online, score=float(hardest.values)), online, listed),
-                image_item(dataset, int(listed[0]), score=_score(lists.t2i_scores[text, 0])),
-            )
-        )
-    return sorted(found, key=lambda example: example.direction)
+    return found
 
 
 def _noted(item: Item, number: int, listed: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Item:

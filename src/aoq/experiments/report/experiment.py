@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,13 @@ from aoq.experiments.definitions import Definition
 from aoq.experiments.report.page import Report
 from aoq.experiments.report.rows import read_rows
 from aoq.experiments.report.scores import Mined
-from aoq.experiments.results import Results, read_results
+from aoq.experiments.results import (
+    Results,
+    choices_made,
+    chosen_rows,
+    comparable,
+    read_results,
+)
 from aoq.processes import ALONE
 from aoq.progress import say, warn
 from aoq.recipes import load_recipe
@@ -37,24 +45,39 @@ def read_experiment(
     command: str,
 ) -> Report:
     """What is done of an experiment; `command` is what runs it, without rows and seeds."""
-    cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows)
-    lines = read_results(results, definition.name)
+    plan = partial(plan_grid, definition, out=out, data=data, seeds=seeds, rows=rows)
+    noted = read_results(results, definition.name)
+    if not noted:
+        raise UserError(f"{results} has no result of {definition.name} yet; run it first.")
+    folder = data or _find_data(plan())
+    if folder is None:  # all there is to tell by which data is meant
+        fingerprint = Counter(line.get("data") for line in noted.values()).most_common(1)[0][0]
+    else:
+        fingerprint = open_dataset(folder, "train").fingerprint
+    choices = choices_made(definition, noted, fingerprint)
+    cells = plan(chosen=chosen_rows(definition, noted, fingerprint))
+    split, lines = comparable(cells, noted, fingerprint)
     own = [cell for cell in cells if cell.is_row]
     done = [cell for cell in own if (cell.label, cell.recipe.seed) in lines]
     if not done:
-        raise UserError(f"{results} has no result of {definition.name} yet; run it first.")
-    split = "test" if any(lines[c.label, c.recipe.seed]["test"] for c in done) else "dev"
-    data, dataset = _open_data(done, data, split)
-    mined = None if data is None else _open_mined(done, data)
+        raise UserError(
+            f"{results} has no result of {definition.name} that fits these rows, seeds, settings "
+            "and data; run it, or name its own data set with --data."
+        )
+    dataset = None if folder is None else open_dataset(folder, split)
+    mined = None if folder is None else _open_mined(done, folder)
     first = {cell.label: cell for cell in reversed(own)}  # of every row the first seed
     return Report(
         title=definition.name,
         description=definition.description,
-        rows=read_rows(definition, cells, lines, dataset=dataset, data=data),
+        rows=read_rows(
+            definition, cells, lines, split=split, choices=choices, dataset=dataset, data=folder
+        ),
+        split=split,
         dataset=dataset,
-        data=data,
+        data=folder,
         mined=mined,
-        shares=() if mined is None else _measure_shares(mined, data),
+        shares=() if mined is None else _measure_shares(mined, folder),
         settings={label: first[label].settings for label in _labels(own)},
         facts=_facts(done, lines, dataset=dataset, mined=mined),
         commands={
@@ -69,21 +92,17 @@ def _labels(cells: Iterable[Cell]) -> list[str]:
     return list(dict.fromkeys(cell.label for cell in cells))
 
 
-def _open_data(
-    done: Iterable[Cell], data: Path | None, split: str
-) -> tuple[Path | None, PairDataset | None]:
-    """The data set that is named, or that the runs name; none where neither is there."""
-    if data is not None:
-        return data, open_dataset(data, split)
-    configs = (RunDirectory(cell.folder).config for cell in done)
+def _find_data(cells: Iterable[Cell]) -> Path | None:
+    """The data set that the runs name; none where it, or they, are not there."""
+    configs = (RunDirectory(cell.folder).config for cell in cells)
     named = (Path(load_recipe(config).data) for config in configs if config.is_file())
-    for folder in dict.fromkeys(named):
-        if folder.is_dir():
-            return folder, open_dataset(folder, split)
+    folder = next(named, None)
+    if folder is None:
+        warn(f"the runs are not there, so {_LEFT_OUT}; name their folder with --out.")
+    elif not folder.is_dir():
         warn(f"the data set {folder} is not there, so {_LEFT_OUT}; add --data FOLDER.")
-        return None, None
-    warn(f"the runs are not there, so {_LEFT_OUT}; name their folder with --out.")
-    return None, None
+        return None
+    return folder
 
 
 def _open_mined(done: Iterable[Cell], data: Path) -> Mined | None:

@@ -39,6 +39,7 @@ from aoq.experiments.report.tables import (
     cells_csv,
     csv_text,
     markdown_table,
+    notes_of,
     rows_csv,
     shown_groups,
 )
@@ -57,8 +58,10 @@ class Report:
     title: str
     description: str
     rows: Sequence[ResultRow]
+    split: str = "test"
+    "What all rows were judged on."
     dataset: PairDataset | None = None
-    "The split that the rows were judged on, in the folder `data`."
+    "That split, in the folder `data`."
     data: Path | None = None
     mined: Mined | None = None
     shares: Sequence[OnlineShare] = ()
@@ -69,8 +72,13 @@ class Report:
     "What repeats each row."
 
     @property
+    def shown(self) -> list[ResultRow]:
+        """The rows of tables and figures: of those to choose from, only what was chosen."""
+        return [row for row in self.rows if not row.is_candidate]
+
+    @property
     def groups(self) -> list[list[ResultRow]]:
-        return groups_of(self.rows)
+        return groups_of(self.shown)
 
     def write_page(self, path: Path) -> None:
         """The page alone."""
@@ -79,7 +87,7 @@ class Report:
     def write(self, folder: Path) -> Path:
         """The page, and its parts as files; the page's path."""
         parts, tables = _Parts.of(self), folder / "tables"
-        write_text(tables / "results.md", markdown_table(self.rows))
+        write_text(tables / "results.md", markdown_table(self.shown))
         write_text(tables / "rows.csv", rows_csv(self.rows))
         write_text(tables / "trainings.csv", cells_csv(self.rows))
         if self.shares:
@@ -180,7 +188,7 @@ def _common(settings: Mapping[str, Settings]) -> Settings:
 
 
 def _write_page(path: Path, report: Report, parts: _Parts) -> None:
-    common, groups = _common(report.settings), shown_groups(report.rows)
+    common, groups = _common(report.settings), shown_groups(report.shown)
     write_page(
         path,
         "report.html.j2",
@@ -188,13 +196,14 @@ def _write_page(path: Path, report: Report, parts: _Parts) -> None:
         parts=parts,
         groups=groups,
         nothing=NOTHING,
-        believed=any(row.interval != NOTHING for group in groups for row in group),
+        believed=any(row.interval != NOTHING or row.gains for group in groups for row in group),
         sampled=0 if report.mined is None else sum(map(len, report.mined.batches)),
-        headings=HEADINGS,
+        headings=[heading.split()[-1] for heading in HEADINGS],
         directions=DIRECTIONS,
         compared=COMPARED.values(),
-        done=sum(len(row.trainings) for row in report.rows),
-        wanted=sum(len(row.seeds) for row in report.rows),
+        notes=notes_of(report.shown),
+        done=sum(len(row.trainings) for row in report.shown),
+        wanted=sum(len(row.seeds) for row in report.shown),
         common=common,
         own={
             label: {name: value for name, value in table.items() if name not in common}

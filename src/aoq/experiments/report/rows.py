@@ -8,7 +8,7 @@ or the data set is not there, they are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from typing import Any
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.bootstrap import Difference, Resampled
 from aoq.evaluation.kept_ranks import keep_ranks, kept_ranks
-from aoq.evaluation.protocols import JudgedFold, judge_folds
+from aoq.evaluation.metrics import PAPER_FIGURES
+from aoq.evaluation.protocols import JudgedFold
 from aoq.evaluation.seeds import Spread, over_seeds
 from aoq.experiments.cells import Cell
-from aoq.experiments.definitions import Definition, EnsembleRow
-from aoq.experiments.results import Results, is_stale
+from aoq.experiments.definitions import Choice, Definition, EnsembleRow
+from aoq.experiments.results import Results
 from aoq.progress import warn
 from aoq.storage import RunDirectory, hash_file
 from aoq.training.trained import ScoredSplit, open_splits
@@ -45,6 +46,16 @@ class Training:
         return None if self.ranks is None else Resampled.of([self.ranks])
 
 
+@dataclass(frozen=True)
+class Gain:
+    """What a row has more than another in one figure, on the seeds that both have."""
+
+    spread: Spread
+    "Of the differences with each seed: what training again would change."
+    interval: Difference | None
+    "Of their mean, with these trainings: what other queries would change; none without ranks."
+
+
 @dataclass(frozen=True, eq=False)
 class ResultRow:
     """A row of the table: a setting, and its trainings so far."""
@@ -55,6 +66,10 @@ class ResultRow:
     seeds: tuple[int, ...]
     "Those that there are to be."
     trainings: tuple[Training, ...]
+    note: str = ""
+    "Of which rows it is the best, where it was chosen."
+    is_candidate: bool = False
+    "One of those to choose from: for files, not for tables."
 
     @cached_property
     def spreads(self) -> dict[str, Spread]:
@@ -67,19 +82,27 @@ class ResultRow:
         parts = [part for t in self.trainings if (part := t.resampled) is not None]
         return Resampled.mean(parts) if parts and len(parts) == len(self.trainings) else None
 
-    def minus(self, first: ResultRow) -> dict[str, Difference]:
-        """What it has more than another row, over the seeds that both have; empty if none."""
-        pairs = [
-            (one.resampled, two.resampled)
-            for one in first.trainings
+    def differences(self, first: ResultRow) -> dict[int, dict[str, float]]:
+        """What it has more than another row with each seed that both have; nothing than itself."""
+        return {
+            two.seed: {name: two.figures[name] - one.figures[name] for name in PAPER_FIGURES}
             for two in self.trainings
-            if one.seed == two.seed
-        ]
-        known = [(one, two) for one, two in pairs if one is not None and two is not None]
-        if not known or self is first:
+            if self is not first and (one := first.training(two.seed)) is not None
+        }
+
+    def minus(self, first: ResultRow) -> dict[str, Gain]:
+        """What it has more than another row, by figure; empty where they share no seed."""
+        by_seed = self.differences(first)
+        if not by_seed:
             return {}
-        ones, twos = zip(*known, strict=True)
-        return Resampled.mean(twos).minus(Resampled.mean(ones))
+        spreads = over_seeds(list(by_seed.values()))
+        ones, twos = (
+            [part for t in row.trainings if t.seed in by_seed and (part := t.resampled)]
+            for row in (first, self)
+        )
+        complete = len(ones) == len(twos) == len(by_seed)
+        intervals = Resampled.mean(twos).minus(Resampled.mean(ones)) if complete else {}
+        return {name: Gain(spreads[name], intervals.get(name)) for name in PAPER_FIGURES}
 
     def training(self, seed: int) -> Training | None:
         return next((t for t in self.trainings if t.seed == seed), None)
@@ -96,22 +119,21 @@ def read_rows(
     cells: Sequence[Cell],
     lines: Results,
     *,
+    split: str,
+    choices: Mapping[str, Mapping[str, float]],
     dataset: PairDataset | None = None,
     data: Path | None = None,
 ) -> list[ResultRow]:
-    """The rows of an experiment with what is done of them, then its ensembles.
+    """The rows of an experiment with what is done of them, what was chosen, and its ensembles.
 
-    With the `dataset` that they were judged on, in the folder `data`, also their ranks.
+    `lines` are comparable on `split`, and `choices` are made. With the `dataset` of that split, in
+    the folder `data`, also the ranks.
     """
-    trained: dict[tuple[str, int], Training] = {}
-    for cell in cells:
-        key = (cell.label, cell.recipe.seed)
-        if not cell.is_row or key not in lines:
-            continue
-        if is_stale(cell, lines):
-            warn(f"{cell.name} is left out: its result is of other settings.")
-            continue
-        trained[key] = _training(cell, lines[key], dataset=dataset, data=data)
+    trained = {
+        key: _training(cell, lines[key], split=split, dataset=dataset, data=data)
+        for cell in cells
+        if cell.is_row and (key := (cell.label, cell.recipe.seed)) in lines
+    }
     rows = []
     for label in dict.fromkeys(cell.label for cell in cells if cell.is_row):
         own = [cell for cell in cells if cell.is_row and cell.label == label]
@@ -119,6 +141,8 @@ def read_rows(
         done = tuple(trained[label, seed] for seed in seeds if (label, seed) in trained)
         rows.append(ResultRow(label, _group(own[0]), seeds, done))
     groups = {row.label: row.group for row in rows}
+    for choice in definition.choices:
+        rows = _with_choice(rows, choice, choices[choice.label], seeds=definition.seeds)
     for ensemble in definition.ensembles:
         members = [label for label, _ in ensemble.with_seed(0)]
         if all(label in groups for label in members):  # unless only some rows were asked for
@@ -126,6 +150,30 @@ def read_rows(
             group = " & ".join(groups[label] for label in members)
             rows.append(ResultRow(ensemble.label, group, ensemble.seeds, done))
     return rows
+
+
+def _with_choice(
+    rows: Sequence[ResultRow],
+    choice: Choice,
+    means: Mapping[str, float],
+    *,
+    seeds: tuple[int, ...],
+) -> list[ResultRow]:
+    """The rows with the best of some before them, unless only some were asked for."""
+    candidates = {row.label: row for row in rows if row.label in choice.of}
+    if len(candidates) < len(choice.of):
+        return list(rows)
+    first, best = candidates[choice.of[0]], candidates.get(next(iter(means), ""))
+    chosen = ResultRow(
+        choice.label,
+        first.group,
+        seeds if best is None else best.seeds,
+        () if best is None else best.trainings,
+        note=choice.sentence(means),
+    )
+    marked = [replace(row, is_candidate=True) if row.label in candidates else row for row in rows]
+    place = min(rows.index(row) for row in candidates.values())
+    return [*marked[:place], chosen, *marked[place:]]
 
 
 def _judged_together(
@@ -150,10 +198,15 @@ def _group(cell: Cell) -> str:
 
 
 def _training(
-    cell: Cell, line: Mapping[str, Any], *, dataset: PairDataset | None, data: Path | None
+    cell: Cell,
+    line: Mapping[str, Any],
+    *,
+    split: str,
+    dataset: PairDataset | None,
+    data: Path | None,
 ) -> Training:
     """Unrounded figures where the ranks are there, and are those of the line."""
-    seed, figures, run = cell.recipe.seed, line["test"] or line["dev"], cell.last_round
+    seed, figures, run = cell.recipe.seed, line[split], cell.last_round
     if dataset is None or not RunDirectory(run).model.is_file():
         return Training(seed, figures, line=line)
     ranks = judged([run], dataset, data=data)
@@ -173,6 +226,6 @@ def judged(runs: Sequence[Path], dataset: PairDataset, *, data: Path | None) -> 
     kept = kept_ranks(runs[0], model=model, dataset=dataset)
     if kept is None:
         part = ScoredSplit.together(open_splits(runs, split=dataset.split, data=data))
-        (kept,) = judge_folds(part.scorer, part.encoded, dataset.positives)
+        (kept,) = part.judge()
         keep_ranks(runs[0], kept, model=model, dataset=dataset)
     return kept

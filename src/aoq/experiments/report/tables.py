@@ -1,8 +1,9 @@
 """Tables in the paper's layout: both directions, rsum, groups of one model, the best of each bold.
 
-A cell is the mean over the seeds with the sample's standard deviation. What other queries would
-change stands beside it: 95 % intervals of rsum, and of what a row has more than the first of its
-group on the same queries. Files for other programs have every figure unrounded.
+A cell is the mean over the seeds with the sample's standard deviation. Beside it stands what a row
+has more than the first of its group: the mean and deviation of the differences with each seed,
+which training again would change, and the mean's 95 % interval, which other queries would change.
+Files for other programs have every figure unrounded.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from aoq.evaluation.bootstrap import RECALLS, Difference, Interval
+from aoq.evaluation.bootstrap import Interval
+from aoq.evaluation.metrics import PAPER_FIGURES
 from aoq.evaluation.seeds import Spread
-from aoq.experiments.report.rows import ResultRow, groups_of
+from aoq.experiments.report.rows import Gain, ResultRow, groups_of
+from aoq.experiments.tables import COLUMNS
 
-FIGURES = (*RECALLS, "rsum")
-HEADINGS = ("R@1", "R@5", "R@10", "R@1", "R@5", "R@10", "rsum")
+HEADINGS = tuple(heading for heading, name, *_ in COLUMNS if name in PAPER_FIGURES)
 DIRECTIONS = ("sentence retrieval (i2t)", "image retrieval (t2i)")
 COMPARED = {"i2t_r1": "i2t R@1", "t2i_r1": "t2i R@1", "rsum": "rsum"}
 NOTHING = "-"
@@ -62,7 +64,7 @@ def shown_groups(rows: Sequence[ResultRow]) -> list[list[ShownRow]]:
 def _shown_group(group: Sequence[ResultRow]) -> list[ShownRow]:
     best = {
         name: max((f"{row.spreads[name].mean:.1f}" for row in group if row.spreads), key=float)
-        for name in FIGURES
+        for name in PAPER_FIGURES
         if sum(bool(row.spreads) for row in group) > 1
     }
     shown = []
@@ -73,7 +75,9 @@ def _shown_group(group: Sequence[ResultRow]) -> list[ShownRow]:
         shown.append(
             ShownRow(
                 label=row.label,
-                figures=tuple(_shown(row.spreads.get(name), best.get(name)) for name in FIGURES),
+                figures=tuple(
+                    _shown(row.spreads.get(name), best.get(name)) for name in PAPER_FIGURES
+                ),
                 seeds=f"{done}" if done == len(row.seeds) else f"{done} of {len(row.seeds)}",
                 interval=NOTHING if drawn is None else _interval(drawn.intervals()["rsum"]),
                 gains=tuple(_gain(gained[name]) for name in COMPARED) if gained else (),
@@ -95,8 +99,19 @@ def _interval(interval: Interval) -> str:
     return f"[{interval.low:.1f}, {interval.high:.1f}]"
 
 
-def _gain(difference: Difference) -> str:
-    return f"{difference.value:+.1f} {_interval(difference)}"
+def _gain(gain: Gain) -> str:
+    deviation, interval = gain.spread.deviation, gain.interval
+    parts = [
+        f"{gain.spread.mean:+.1f}",
+        "" if deviation is None else f"± {deviation:.1f}",
+        "" if interval is None else _interval(interval),
+    ]
+    return " ".join(filter(None, parts))
+
+
+def notes_of(rows: Sequence[ResultRow]) -> list[str]:
+    """What has to be said of rows, below their table."""
+    return [row.note for row in rows if row.note]
 
 
 # For people
@@ -106,11 +121,12 @@ def terminal_tables(rows: Sequence[ResultRow], *, title: str) -> list[Table]:
     """The figures, and how far to believe rsum; on narrow terminals deviations go below."""
     figures, believed = (
         Table(title=heading, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for heading in (title, "rsum, 95 % intervals over queries")
+        for heading in (title, "rsum: ± over seeds, [95 % interval] over queries")
     )
+    figures.caption, figures.caption_justify = Text("\n".join(notes_of(rows))), "left"
     figures.add_column("", overflow="fold")
-    for heading, mark in zip(HEADINGS, ("i2t ", "", "", "t2i ", "", "", ""), strict=True):
-        figures.add_column(mark + heading, justify="right")
+    for heading in HEADINGS:
+        figures.add_column(heading, justify="right")
     figures.add_column("seeds", justify="right", no_wrap=True)
     believed.add_column("", overflow="fold")
     for heading in ("rsum", "more than the first of the group"):
@@ -123,7 +139,7 @@ def terminal_tables(rows: Sequence[ResultRow], *, title: str) -> list[Table]:
             ]
             gain, last = row.gains[-1] if row.gains else "", row is group[-1]
             figures.add_row(Text(row.label), *cells, row.seeds, end_section=last)
-            if row.interval != NOTHING:
+            if row.interval != NOTHING or gain:
                 believed.add_row(Text(row.label), row.interval, gain, end_section=last)
     return [figures, believed] if believed.rows else [figures]
 
@@ -133,10 +149,7 @@ def markdown_table(rows: Sequence[ResultRow]) -> str:
 
     Deviations are over the seeds, brackets 95 % intervals over the queries.
     """
-    headings = (
-        *(f"{side} {heading}" for side in ("i2t", "t2i") for heading in ("R@1", "R@5", "R@10")),
-        *("rsum", "seeds", "rsum, interval", "rsum more than the first"),
-    )
+    headings = (*HEADINGS, "seeds", "rsum, interval", "rsum more than the first")
     lines = [
         f"| | {' | '.join(headings)} |",
         f"| --- |{' ---: |' * len(headings)}",
@@ -148,7 +161,7 @@ def markdown_table(rows: Sequence[ResultRow]) -> str:
             shown = f"**{label}**" if row is group[0] else label
             gain = row.gains[-1] if row.gains else ""
             lines.append(f"| {' | '.join((shown, *cells, row.seeds, row.interval, gain))} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(f"\n{note}" for note in notes_of(rows))]) + "\n"
 
 
 # For programs
@@ -167,41 +180,51 @@ def rows_csv(rows: Sequence[ResultRow]) -> str:
             }
             drawn, gained = row.resampled, row.minus(group[0])
             intervals = {} if drawn is None else drawn.intervals()
-            for name in FIGURES:
-                spread, interval, gain = (
-                    found.get(name) for found in (row.spreads, intervals, gained)
-                )
-                line |= {
-                    name: getattr(spread, "mean", None),
-                    f"{name}_deviation": getattr(spread, "deviation", None),
-                    f"{name}_low": getattr(interval, "low", None),
-                    f"{name}_high": getattr(interval, "high", None),
-                    f"{name}_more": getattr(gain, "value", None),
-                    f"{name}_more_low": getattr(gain, "low", None),
-                    f"{name}_more_high": getattr(gain, "high", None),
-                    f"{name}_more_below_zero": getattr(gain, "below_zero", None),
-                }
+            for name in PAPER_FIGURES:
+                gain = gained.get(name)
+                more, drawn_more = (gain.spread, gain.interval) if gain else (None, None)
+                line |= _columns(name, row.spreads.get(name), intervals.get(name))
+                line |= _columns(f"{name}_more", more, drawn_more)
+                line[f"{name}_more_below_zero"] = getattr(drawn_more, "below_zero", None)
             lines.append(line)
     return csv_text(lines)
 
 
+def _columns(name: str, spread: Spread | None, interval: Interval | None) -> dict[str, Any]:
+    return {
+        name: getattr(spread, "mean", None),
+        f"{name}_deviation": getattr(spread, "deviation", None),
+        f"{name}_low": getattr(interval, "low", None),
+        f"{name}_high": getattr(interval, "high", None),
+    }
+
+
 def cells_csv(rows: Sequence[ResultRow]) -> str:
-    """A line a training: its figures, unrounded where its ranks are there."""
-    return csv_text(
-        [
-            {
-                "row": row.label,
-                "recipe": training.line.get("recipe"),
-                "seed": training.seed,
-                **training.figures,
-                "dev_rsum": training.line.get("dev", {}).get("rsum"),
-                "best_epoch": training.line.get("best_epoch"),
-                "seconds": training.line.get("seconds"),
-            }
-            for row in rows
-            for training in row.trainings
-        ]
-    )
+    """A line a training: its figures, unrounded where its ranks are there, and what is more.
+
+    That is by how much each is above the first row of the group with the same seed.
+    """
+    lines = []
+    for group in groups_of(rows):
+        for row in group:
+            differences = row.differences(group[0])
+            lines += [
+                {
+                    "row": row.label,
+                    "recipe": training.line.get("recipe"),
+                    "seed": training.seed,
+                    **training.figures,
+                    "dev_rsum": training.line.get("dev", {}).get("rsum"),
+                    "best_epoch": training.line.get("best_epoch"),
+                    "seconds": training.line.get("seconds"),
+                    **{
+                        f"{name}_more": differences.get(training.seed, {}).get(name)
+                        for name in PAPER_FIGURES
+                    },
+                }
+                for training in row.trainings
+            ]
+    return csv_text(lines)
 
 
 def csv_text(lines: Sequence[dict[str, Any]]) -> str:

@@ -104,7 +104,7 @@ function regionButton([left, top, right, bottom], at, label) {
 }
 
 function wordButton(word, known, at) {
-  const title = known ? null : "This word is not in the vocabulary of the run.";
+  const title = known ? null : "This word is not in the vocabulary of the run, to which all such words are the same.";
   return h(
     "button",
     {

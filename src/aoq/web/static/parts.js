@@ -184,9 +184,7 @@ export function unknownWords(words) {
       {},
       ...named,
       plural ? " are" : " is",
-      " not in the vocabulary of this run and ",
-      plural ? "were" : "was",
-      " left out.",
+      " not in the vocabulary of this run, to which all such words are the same.",
     ),
   );
 }
@@ -204,7 +202,7 @@ export function summary(answer, total, noun, teacher) {
   const line = [
     `Best ${answer.hits.length} of ${total.toLocaleString("en")} ${noun}`,
     seconds(answer.seconds),
-    answer.exact ? null : `proposed by ${teacher ?? "a teacher"}, ranked by this model`,
+    answer.exact ? null : `proposed by ${teacher.label}, ranked by this model`,
     known && (rank ? `first correct at rank ${rank}` : "no correct one among them"),
   ].filter(Boolean);
   announce(`${line.join(", ")}.`);

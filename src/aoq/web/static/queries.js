@@ -29,6 +29,13 @@ export async function textsFor(run, { image, upload }, top) {
   return upload ? textsForUpload(run, upload, top) : ofRun(run, "texts", { image, top });
 }
 
+/** An entry of a run's index, and the same one in that of another; null where it is not there. */
+export async function entryIn(other, run, kind, number) {
+  const { entry } = await ofRun(run, `entries/${kind}/${number}`);
+  const { entries } = await ofRun(other, "entries", { kind, id: entry.id });
+  return { entry, there: entries.find((one) => one.text === entry.text) ?? null };
+}
+
 /** A photo of the index with its captions. */
 export async function photoWithCaptions(run, image) {
   const { entry, partners } = await ofRun(run, `entries/image/${image}`);

@@ -19,7 +19,7 @@ import {
   waitingRows,
 } from "../parts.js";
 import { pick } from "../picker.js";
-import { imagesFor, photoOf, textsFor, uploadedFile } from "../queries.js";
+import { entryIn, imagesFor, photoOf, textsFor, uploadedFile } from "../queries.js";
 import { uploadedPicture } from "../uploaded.js";
 import { fillIn, sentenceForm } from "./photos.js";
 
@@ -166,7 +166,7 @@ function compared(page, place, runs, query) {
       announce(sentence);
       const found = answers.map((answer) => new Set(answer.hits?.map((hit) => hit.id)));
       const columns = answers.map((answer, at) =>
-        column(runs[at], answer, found[1 - at], query, byPhoto),
+        column(runs[at], answer, found[1 - at], byPhoto),
       );
       return [
         h("div", { class: "verdict" }, picture, h("p", {}, sentence)),
@@ -184,22 +184,37 @@ async function shownPicture(page, query) {
 /** A run's answer, or its error: one run that fails does not hide what the other found. */
 async function answerOf(run, query, first, byPhoto) {
   try {
-    if (!byPhoto) return await imagesFor(run.name, query, SHOWN);
-    if (query.image !== null && run !== first) await sameImage(run, first, query.image);
-    return await textsFor(run.name, query, SHOWN);
+    const asked = run === first ? query : await translated(run, query, first);
+    const answer = await (byPhoto ? textsFor : imagesFor)(run.name, asked, SHOWN);
+    return { ...answer, asked };
   } catch (error) {
     if (error instanceof ApiError) return { error };
     throw error;
   }
 }
 
-async function sameImage(run, first, image) {
-  const [here, there] = await Promise.all([run, first].map((one) => photoOf(one.name, image)));
-  if (here.id !== there.id)
+/** A query for another run: the same entry has another number where indexes differ. */
+async function translated(run, query, first) {
+  if (query.image !== null) {
+    const { there } = await entryIn(run.name, first.name, "image", query.image);
+    if (there) return { ...query, image: there.number };
     throw new ApiError(
-      `The index of ${run.label} holds another data set, so this photo cannot be its query; upload the photo instead.`,
+      `The index of ${run.label} does not hold this photo, so it cannot be its query; upload the photo instead.`,
       404,
     );
+  }
+  return query.number === null ? query : { ...query, ...(await translatedText(run, query, first)) };
+}
+
+/** What no number stands for, or not that sentence, is asked in words. */
+async function translatedText(run, { text, number }, first) {
+  try {
+    const { entry, there } = await entryIn(run.name, first.name, "text", number);
+    if (!text || text === entry.text) return { text: entry.text, number: there?.number ?? null };
+  } catch (error) {
+    if (error.status !== 404 || !text) throw error;
+  }
+  return { text, number: null };
 }
 
 /** What the two answers have in common, and which has the correct one further up, as a sentence. */
@@ -228,7 +243,7 @@ function rankVerdict(left, right, runs) {
   return `${winner.label} has its first correct answer at rank ${better}, ${than}.`;
 }
 
-function column(run, answer, elsewhere, query, byPhoto) {
+function column(run, answer, elsewhere, byPhoto) {
   const top = h(
     "div",
     { class: "column-top" },
@@ -243,8 +258,8 @@ function column(run, answer, elsewhere, query, byPhoto) {
         (hit) =>
           address("photo", {
             run: run.name,
-            image: query.image,
-            upload: query.upload,
+            image: answer.asked.image,
+            upload: answer.asked.upload,
             text_number: hit.number,
             text: hit.text,
           }),

@@ -88,14 +88,16 @@ function anyAnchor(page, place, kind) {
   });
 }
 
+/** Go to an anchor drawn at random, another than the one that is shown. */
 async function goToAny(page, kind, options) {
-  const answer = await sampleOf(page.run.name, kind, {
+  const shown = number(page.parameters, "number");
+  const { entries } = await sampleOf(page.run.name, kind, {
     split: "train",
-    limit: 1,
+    limit: 2,
     seed: randomSeed(),
   });
-  if (page.alive() && answer.entries.length)
-    page.go("negatives", { kind, number: answer.entries[0].number }, options);
+  const drawn = entries.find((entry) => entry.number !== shown) ?? entries[0];
+  if (page.alive() && drawn) page.go("negatives", { kind, number: drawn.number }, options);
 }
 
 function mined(page, place, kind, anchor) {

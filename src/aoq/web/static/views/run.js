@@ -32,7 +32,7 @@ export function show(page) {
   const results = h("section", { "aria-label": "Results" });
   const curves = h("section", { "aria-label": "Curves" });
   const settings = h("section", { "aria-label": "Settings" });
-  page.root.append(heading(run.label, facts(run)), results, curves, settings);
+  page.root.append(heading(run.label, facts(run)), ...proposing(run), results, curves, settings);
   const asked = () => ofRun(run.name, "results");
   const others = status.runs.filter((one) => one !== run && one.test);
   return Promise.all([
@@ -57,8 +57,24 @@ export function show(page) {
 function facts(run) {
   const found = run.exact
     ? "searched exactly"
-    : `proposed by ${run.teacher ?? "a teacher"}, ranked by the model`;
+    : `proposed by ${run.teacher.label}, ranked by the model`;
   return `${run.model.toUpperCase()} · ${run.images.toLocaleString("en")} photos and ${run.texts.toLocaleString("en")} sentences in the index, ${found}`;
+}
+
+/** How much of what full scoring finds is found where a teacher proposes. */
+function proposing({ exact, teacher }) {
+  if (exact) return [];
+  const { label, proposals, recall, recall_split: split } = teacher;
+  const share = (value) => `${(100 * value).toFixed(1)} %`;
+  const found = (way, noun) =>
+    `${share(recall[way].r1)} of the first and ${share(recall[way].r10)} of the first ten ${noun}`;
+  const queries = split ? `queries of ${split}` : "queries of all splits";
+  const measured =
+    recall.i2t && recall.t2i
+      ? `Of what scoring everything finds, that keeps ${found("t2i", "photos")}, and ${found("i2t", "sentences")} (${recall.t2i.queries} and ${recall.i2t.queries} ${queries}).`
+      : "How much that misses has not been measured.";
+  const sentence = `${label} proposes ${proposals.toLocaleString("en")} for every query. ${measured}`;
+  return [h("p", { class: "lead proposing" }, sentence)];
 }
 
 function blank() {

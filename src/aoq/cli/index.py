@@ -1,0 +1,131 @@
+"""`aoq index`: encodes what is to be searched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from aoq.cli.base import Count, Flag, app, command, next_steps
+from aoq.errors import UserError
+
+if TYPE_CHECKING:
+    from aoq.retrieval.index import Index
+    from aoq.retrieval.parts import AddedPhotos
+
+Several = Parameter(consume_multiple=True, negative=(), show_default=False)
+
+
+@app.command
+def index(
+    run: Path,
+    /,
+    *,
+    data: Path | None = None,
+    splits: Annotated[tuple[str, ...], Several] = (),
+    pictures: Annotated[tuple[Path, ...], Several] = (),
+    without_data: Flag = False,
+    add: Path | None = None,
+    teacher: Path | None = None,
+    proposals: Count | None = None,
+    sample: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
+    out: Path | None = None,
+    force: Flag = False,
+) -> None:
+    """Encode images and texts once, so that they can be searched.
+
+    Parameters
+    ----------
+    run
+        Folder of a trained model; of a run with two rounds, the last is taken.
+    data
+        Data set to index; default: the one the model was trained on.
+    splits
+        Splits of the data set; default: all.
+    pictures
+        Folders of photos without captions, to index beside the data set.
+    without_data
+        Index the photos of --pictures alone.
+    add
+        Folder of photos to add to an index that exists; those it has already are left out.
+    teacher
+        Run of an embedding model (vsrn, vse) that proposes what scan and bfan then score.
+    proposals
+        How many images or texts the teacher proposes for a query, 200 unless told; alone, it
+        changes an index that exists.
+    sample
+        Images, and texts, on which it is tried out what the teacher misses, 100 unless told.
+    out
+        Folder of the index; default: `index` beside the model.
+    force
+        Make the index again where there is one.
+    """
+    from aoq.retrieval.indexing import (
+        PROPOSALS,
+        Contents,
+        Proposing,
+        add_photos,
+        build_index,
+        change_proposals,
+    )
+    from aoq.retrieval.recall import SAMPLE
+
+    makes = bool(data or splits or pictures or without_data or teacher or force)
+    sample_size = SAMPLE if sample is None else sample
+    if add is not None:
+        if makes or proposals is not None or sample is not None:
+            raise UserError("--add puts photos into an index that exists; leave all but --out out.")
+        _tell_added(run, add, add_photos(run, add, index=out), index=out)
+        return
+    if proposals is not None and not makes:
+        _tell_made(change_proposals(run, proposals, index=out, sample=sample_size))
+        return
+    if teacher is None and (proposals is not None or sample is not None):
+        raise UserError("--proposals and --sample are for a teacher; name one with --teacher.")
+    if without_data and not pictures:
+        raise UserError("--without-data indexes the photos of --pictures alone; name some.")
+    if without_data and (data or splits):
+        raise UserError("--without-data leaves out what --data and --splits name; drop either.")
+    proposing = None
+    if teacher is not None:
+        proposing = Proposing(teacher=teacher, proposals=proposals or PROPOSALS, sample=sample_size)
+    contents = Contents(data=data, splits=splits, with_data=not without_data, pictures=pictures)
+    _tell_made(build_index(run, contents, out=out, proposing=proposing, force=force))
+    next_steps(command("search", run, *_option("--index", out)) + ' "a dog in the snow"')
+
+
+def _tell_made(made: Index) -> None:
+    from aoq.progress import say, warn
+
+    record, n_images, n_texts = made.manifest.teacher, len(made.images), len(made.texts)
+    say(f"indexed {n_images:,} images and {n_texts:,} texts: {made.folder}")
+    if record is not None:
+        for direction, found in record.recall.items():
+            what = "images of a text" if direction == "t2i" else "texts of an image"
+            tried = f"{found['queries']} queries of {record.recall_split or 'all splits'}"
+            say(
+                f"{what}: {record.proposals} proposals give {found['r1']:.1%} of the first, "
+                f"{found['r5']:.1%} of the first 5 and {found['r10']:.1%} of the first 10 that "
+                f"scoring everything gives ({tried})"
+            )
+    elif made.manifest.model_name in ("scan", "bfan"):
+        warn(
+            "every search scores all images or texts, which is exact but slow; with --teacher, a "
+            "run of vsrn or vse proposes some, and only those are scored."
+        )
+
+
+def _tell_added(run: Path, folder: Path, added: AddedPhotos, *, index: Path | None) -> None:
+    from aoq.progress import say
+
+    present = f", {added.present:,} were there already" if added.present else ""
+    say(f"added {added.added:,} photos of {folder}{present}")
+    if added.unmeasured is not None:
+        measure = command("index", run, "--proposals", added.unmeasured, *_option("--out", index))
+        say(f"what the teacher misses among them is not measured yet: {measure}")
+
+
+def _option(name: str, value: Path | None) -> tuple[str, ...]:
+    return () if value is None else (name, str(value))

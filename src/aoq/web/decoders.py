@@ -1,0 +1,152 @@
+"""Processes that decode what visitors send: such a process can be ended, a thread cannot.
+
+A file of a few hundred kilobytes can keep a decoder busy for minutes, or make it ask for all the
+memory there is. So it is decoded by a child that has bounds of its own, set by the system where
+the system can: seconds of computing, after which it is killed, and bytes of memory. A child that
+went is replaced. Children import Pillow and NumPy only, read from a pipe and end when the server
+closes it, however it ended. What comes back are the few pixels that a network wants, as plain
+bytes: nothing that a child says is ever run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+
+import numpy as np
+
+from aoq.data.pictures import TOO_DEMANDING, Canvas, Fault, PictureError, Pixels, decode
+
+_REQUEST = struct.Struct(">IIQQdQ")  # side, resampling, most pixels, memory, seconds, length
+_ANSWER = struct.Struct(">?I")  # whether it is pixels, length
+_TIME_IS_UP = getattr(signal, "SIGPROF", 0)
+
+TOO_SLOW = Fault("takes too long to decode", "save the picture anew, or send another one")
+
+
+class Decoders:
+    """As many children as there are threads that want one; they are kept for the next picture."""
+
+    def __init__(self, *, max_pixels: int, memory: int, seconds: float) -> None:
+        self._bounds = max_pixels, memory, seconds
+        self._children: set[_Child] = set()
+        self._idle: list[_Child] = []
+
+    def start(self) -> None:
+        """Begin a first child, so that the first picture need not wait for one."""
+        self._idle.append(self._begin())
+
+    def decode(self, picture: bytes, canvas: Canvas) -> Pixels:
+        """As `aoq.data.pictures.decode` does it, to the last bit; a `PictureError` in time."""
+        try:
+            child = self._idle.pop()
+        except IndexError:
+            child = self._begin()
+        request = _REQUEST.pack(canvas.side, canvas.resample, *self._bounds, len(picture))
+        try:
+            is_decoded, answer = child.ask(request, picture)
+        except (OSError, EOFError):
+            self._children.discard(child)
+            raise PictureError(picture, child.fault()) from None
+        self._idle.append(child)
+        if not is_decoded:
+            raise PictureError(picture, Fault(**json.loads(answer)))
+        return np.frombuffer(answer, np.uint8).reshape(canvas.side, canvas.side, 3)
+
+    def close(self) -> None:
+        """End all children, whatever they do."""
+        while self._children:
+            self._children.pop().end()
+
+    def _begin(self) -> _Child:
+        child = _Child()
+        self._children.add(child)
+        return child
+
+
+class _Child:
+    """One process, asked through pipes."""
+
+    def __init__(self) -> None:
+        # Our search path, but not the folder we happen to be in; Ctrl-C is for the server alone.
+        paths = {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | paths,
+            start_new_session=True,
+        )
+
+    def ask(self, *request: bytes) -> tuple[bool, bytes]:
+        """Whether there are pixels, and these or what is wrong; `EOFError` where the child went."""
+        assert self._process.stdin is not None
+        self._process.stdin.writelines(request)
+        self._process.stdin.flush()
+        is_decoded, length = _ANSWER.unpack(self._read(_ANSWER.size))
+        return is_decoded, self._read(length)
+
+    def fault(self) -> Fault:
+        """What a picture has done to the child."""
+        code = self.end()
+        if code > 0:
+            raise RuntimeError(f"a process that decodes uploads ended with code {code}")
+        return TOO_SLOW if code == -_TIME_IS_UP else TOO_DEMANDING
+
+    def end(self) -> int:
+        """Its exit code; killed if it has not gone by itself."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):  # what was not sent yet cannot be
+                pipe and pipe.close()
+        return self._process.wait()
+
+    def _read(self, length: int) -> bytes:
+        assert self._process.stdout is not None
+        content = self._process.stdout.read(length)
+        if len(content) < length:
+            raise EOFError
+        return content
+
+
+def _decode_until_closed() -> None:
+    """The life of a child."""
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    while head := requests.read(_REQUEST.size):
+        side, resample, max_pixels, memory, seconds, length = _REQUEST.unpack(head)
+        picture = requests.read(length)
+        _bound_memory(memory)
+        _bound_time(seconds)
+        try:
+            answer = decode(picture, Canvas(side, resample), max_pixels=max_pixels).tobytes()
+            is_decoded = True
+        except PictureError as error:
+            answer = json.dumps(asdict(error.fault)).encode()
+            is_decoded = False
+        _bound_time(0)
+        answers.writelines([_ANSWER.pack(is_decoded, len(answer)), answer])
+        answers.flush()
+
+
+def _bound_memory(most: int) -> None:
+    with suppress(ImportError, OSError, ValueError):  # a system without it, or with less allowed
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _bound_time(seconds: float) -> None:
+    """Be killed after so many seconds of computing; after 0, never."""
+    if _TIME_IS_UP:
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+if __name__ == "__main__":
+    _decode_until_closed()

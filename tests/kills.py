@@ -1,0 +1,34 @@
+"""Commands that die by SIGKILL in the middle of something: nothing in the program can notice it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_DIES = """
+import os, signal, sys
+import {module} as module
+count = 0
+def dies(*arguments, _real=module.{function}, **options):
+    global count
+    count += 1
+    if count == {call}:
+        {before}
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _real(*arguments, **options)
+module.{function} = dies
+from aoq.cli import main
+main()
+"""
+
+
+def die(moment: tuple[str, str, int], *arguments: object, before: str = "pass") -> None:
+    """Run `aoq` until the n-th call of a function, of which `before` is all that happens."""
+    module, function, call = moment
+    script = _DIES.format(module=module, function=function, call=call, before=before)
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
