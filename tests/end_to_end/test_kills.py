@@ -37,7 +37,7 @@ MOMENTS = {
     "in the lists": ("aoq.mining.candidates", "save_file", 1),
     "in the encodings": ("aoq.scoring.stored", "save_file", 2),
     "in the report of mining": ("aoq.training.trained", "mining_report", 1),
-    "in the judgement": ("aoq.training.trained", "evaluate_encoded", 1),
+    "in the judgement": ("aoq.training.trained", "keep_ranks", 1),
 }
 QUICK = ("in a step", "in a checkpoint", "in mining")
 

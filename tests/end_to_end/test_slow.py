@@ -35,7 +35,7 @@ def test_real_photos_go_from_a_token_file_to_a_result(tmp_path):
         *("--splits", lists, "--out", data),
     )
     assert built.returncode == 0, built.stderr
-    assert "train images: 300" in built.stderr
+    assert json.loads((data / "dataset.json").read_text())["splits"]["train"]["images"] == 300
     trained = aoq("run", "scenes-small", "--data", data, "--out", run)
     assert trained.returncode == 0, trained.stderr
     results = [
