@@ -62,6 +62,22 @@ Top = Annotated[int, Query(ge=1, le=TOP, description="Hits to answer with.")]
 Depth = Annotated[int, Query(ge=1, le=DEPTH, description="Candidates to answer with.")]
 Kind = Literal["image", "text"]
 
+
+def find_pair(
+    service: Shared,
+    image: AnyNumber = None,
+    upload: Upload = None,
+    text: Sentence = None,
+    text_number: AnyNumber = None,
+) -> tuple[ReadPicture | int, str | int]:
+    """An image and a text, each named in one of two ways."""
+    shown = _the_one(image=image, upload=upload)
+    said = _the_one(text=text, text_number=text_number)
+    return (service.uploads.find(shown) if isinstance(shown, str) else shown), said
+
+
+Pair = Annotated[tuple[ReadPicture | int, str | int], Depends(find_pair)]
+
 _SIDES = {"thumb": THUMBNAIL, "full": FULL}
 _FAILURES = {
     400: "The request is not one that can be understood.",
@@ -168,31 +184,15 @@ async def texts_for_upload(
 
 
 @router.get("/runs/{run}/score", tags=["search"])
-async def score(
-    run: Run,
-    service: Shared,
-    image: AnyNumber = None,
-    upload: Upload = None,
-    text: Sentence = None,
-    text_number: AnyNumber = None,
-) -> ScoreAnswer:
+async def score(run: Run, service: Shared, pair: Pair) -> ScoreAnswer:
     """How well two fit: name an image or an upload, and a text or its number."""
-    shown, said = _the_two(service, image, upload, text, text_number)
-    return await service.workers.do(run.score, shown, said)
+    return await service.workers.do(run.score, *pair)
 
 
 @router.get("/runs/{run}/attention", tags=["search"])
-async def attention(
-    run: Run,
-    service: Shared,
-    image: AnyNumber = None,
-    upload: Upload = None,
-    text: Sentence = None,
-    text_number: AnyNumber = None,
-) -> AttentionAnswer:
+async def attention(run: Run, service: Shared, pair: Pair) -> AttentionAnswer:
     """What looked at what: name an image or an upload, and a text or its number."""
-    shown, said = _the_two(service, image, upload, text, text_number)
-    return await service.workers.do(run.attention, shown, said)
+    return await service.workers.do(run.attention, *pair)
 
 
 @router.get("/runs/{run}/negatives/{kind}/{number}", tags=["training"])
@@ -267,19 +267,6 @@ async def picture(
     made = await service.workers.do(run.picture, number, side=_SIDES[size])
     headers = {"Cache-Control": "private, max-age=3600"}
     return Response(made, media_type="image/jpeg", headers=headers)
-
-
-def _the_two(
-    service: Service,
-    image: int | None,
-    upload: str | None,
-    text: str | None,
-    text_number: int | None,
-) -> tuple[ReadPicture | int, str | int]:
-    """An image and a text, each named in one of two ways."""
-    shown = _the_one(image=image, upload=upload)
-    said = _the_one(text=text, text_number=text_number)
-    return (service.uploads.find(shown) if isinstance(shown, str) else shown), said
 
 
 def _the_one(**given: str | int | None) -> Any:
