@@ -2,8 +2,8 @@
 
 The published decoder does everything one word at a time, for `max_words` steps. Here what does not
 depend on the decoder's state (its half of the attention, the words' share of the gates, the
-projection to the vocabulary) is one matrix product for all steps, and decoding ends with the
-longest caption of the batch.
+projection to the vocabulary) is one matrix product for all steps, decoding ends with the longest
+caption of the batch, and only words that count meet the vocabulary: about half of them.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ class CaptionModel(nn.Module):
 
     def logits(self, regions: Tensor, labels: Tensor) -> Tensor:
         """Scores of the next word after each word of `labels`. (B, T, V)"""
+        logits: Tensor = self.output(self.decode(regions, labels))
+        return logits
+
+    def decode(self, regions: Tensor, labels: Tensor) -> Tensor:
+        """The decoder's state after each word of `labels`. (B, T, W)"""
         states, last = self.encoder(self.dropout(self.projection(regions)))
         prepared, hidden = self.attention.prepare(states), last[0]
         words = self.dropout(self.embedding(labels))
@@ -75,15 +80,14 @@ class CaptionModel(nn.Module):
             inputs = of_word + linear(attended, from_attention)
             hidden = _gru_step(inputs, linear(hidden, gru.weight_hh, gru.bias_hh), hidden)
             hiddens.append(hidden)
-        logits: Tensor = self.output(torch.stack(hiddens, dim=1))
-        return logits
+        return torch.stack(hiddens, dim=1)
 
     def forward(self, regions: Tensor, texts: Texts) -> Tensor:
         """Negative log-likelihood of the captions, summed, divided by the batch size."""
         labels, mask = caption_labels(texts, max_words=self.max_words)
-        logits = self.logits(regions, labels[:, :-1])
-        losses = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), reduction="none")
-        return (losses * mask[:, 1:].flatten()).sum() / len(labels)
+        counts = mask[:, 1:]
+        logits = self.output(self.decode(regions, labels[:, :-1])[counts])  # (words, V)
+        return cross_entropy(logits, labels[:, 1:][counts], reduction="sum") / len(labels)
 
 
 def _gru_step(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
@@ -109,4 +113,4 @@ def caption_labels(texts: Texts, *, max_words: int) -> tuple[Tensor, Tensor]:
     ends = tokens[torch.arange(len(tokens)), texts.lengths - 1]
     last = (lengths - 1)[:, None]
     labels = labels.masked_fill(positions > last, 0).scatter(1, last, ends[:, None])
-    return labels, (positions <= last + 1).to(torch.float32)
+    return labels, positions <= last + 1
