@@ -140,11 +140,11 @@ def attention_products(config: ModelConfig, lengths: Tensor, *, n_sets: int) -> 
 
 def caption_products(lengths: Tensor) -> float:
     """VSRN's caption model; it reads the images of the pairs only, in both kinds of step."""
-    width, steps = CAPTION_WIDTH, BATCH * float(lengths.max())
+    width, steps, words = CAPTION_WIDTH, BATCH * float(lengths.max()), float(lengths.sum())
     encoder = BATCH * REGIONS * (WIDTH * width + 3 * width * 2 * width + width * width)
     attention = width * width + 2 * REGIONS * width
-    decoder = 3 * width * (WORD_WIDTH + 2 * width) + width * VOCABULARY
-    return encoder + steps * (attention + decoder)
+    decoder = 3 * width * (WORD_WIDTH + 2 * width)
+    return encoder + steps * (attention + decoder) + words * width * VOCABULARY
 
 
 def step_facts(name: str) -> dict[str, float]:
