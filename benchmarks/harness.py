@@ -87,13 +87,13 @@ class Memory:
 def _measure(setup: Callable[[], tuple[Task, Task]], which: int) -> Memory:
     task = setup()[which]
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far (Linux)
-    before = _memory("VmRSS")
+    before = memory_now("VmRSS")
     task()
-    peak = _memory("VmHWM")
+    peak = memory_now("VmHWM")
     return Memory(peak=round(peak - before, 1), process=round(peak, 1))
 
 
-def _memory(field: str) -> float:
+def memory_now(field: str) -> float:
     """A line of this process's /proc status, in MiB."""
     status = Path("/proc/self/status").read_text()
     return int(status.split(f"{field}:")[1].split()[0]) / 1024

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -37,7 +36,7 @@ from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.scoring.stored import PIECE_SIZE, open_stored
 from aoq.types import Encoding, Positives
-from benchmarks.harness import Comparison, Task
+from benchmarks.harness import Comparison, Task, memory_now
 
 DEPTH_TEXTS, DEPTH_IMAGES = 300, 60
 BLOCK = 1024
@@ -220,7 +219,7 @@ def _mine_stored(folder: Path, memory: str) -> tuple[float, float]:
     started = time.perf_counter()
     mine(InnerProduct(), encoded, positives, config=config, provenance=NOBODY)
     seconds = time.perf_counter() - started
-    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return seconds, memory_now("VmHWM")
 
 
 @dataclass(frozen=True)

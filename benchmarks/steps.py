@@ -252,7 +252,7 @@ TABLE6 = [
     ),
     Table6(
         name="table 6, the paper's sizes",
-        config=CONFIGS["VSRN"],
+        config=load_recipe("vsrn-coco").model,
         batch_size=BATCH,
         regions=REGIONS,
         features=FEATURES,

@@ -29,7 +29,7 @@ from aoq.data.formats import Record, read_records
 from aoq.progress import say
 from aoq.scoring.inner_product import InnerProduct
 from aoq.training.inputs import TrainingData, default_device
-from aoq.types import SPLITS, Encoding, Ids, Texts
+from aoq.types import Encoding, Ids, Texts
 
 
 class DualEncoder(InnerProduct, nn.Module):
@@ -88,8 +88,10 @@ def read_data(records: Sequence[Record], weights: str) -> TrainingData:
             device=default_device(),
         )
 
-    train, dev, test = map(read_split, SPLITS)
-    return TrainingData(train, dev, test)
+    has_test = any(record.split == "test" for record in records)
+    return TrainingData(
+        read_split("train"), read_split("dev"), read_split("test") if has_test else None
+    )
 
 
 def write_tiny_clip(folder: Path, captions: Sequence[str]) -> None:

@@ -219,7 +219,7 @@ def test_an_interruption_from_the_keyboard_says_how_to_go_on(tmp_path, recipe_fi
     process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert rest.splitlines()[-1].startswith("error: interrupted; the same command continues")
+    assert rest.splitlines()[-1].startswith("error: interrupted; the same command goes on")
     assert "Traceback" not in rest
 
 

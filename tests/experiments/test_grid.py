@@ -313,12 +313,21 @@ def test_every_shipped_experiment_can_be_planned(name, tmp_path):
     assert len(rows) == sum(len(definition.seeds_of(row)) for row in definition.rows)
     for cell in cells:
         assert load_recipe(cell.source).model.name == cell.recipe.model.name
-        assert all(need in cells[: cells.index(cell)] for need in cell.needs)
+        assert all(need in cells for need in cell.needs)
+        assert all(not need.needs for need in cell.needs)
         assert sum(part.epochs for part in cell.parts) == 8 or name == "scenes-table1"
         if cell.recipe.rounds == "both":
             assert cell.teacher is not None
             assert cell.recipe.candidates == str(cell.teacher.lists)
             assert cell.recipe.sampling.depth_texts <= cell.teacher.recipe.mining.depth_texts
+
+
+def test_rows_stay_in_their_order_wherever_their_teacher_stands(tmp_path):
+    definition = load_definition("flickr8k-table3")
+    cells = plan_grid(definition, out=tmp_path, seeds=[0])
+    assert [cell.label for cell in cells] == [row.label for row in definition.rows]
+    assert cells[0].label == "VSRN + AdapOffQuin"
+    assert cells[0].needs[0].label == cells[1].label == "VSRN"
 
 
 def test_the_first_seed_of_all_rows_comes_before_the_next(tmp_path):
@@ -350,6 +359,8 @@ MISTAKES = {
         "'a' and 'b' would be one run"
     ),
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\nseeds = [3]': "expected some of the experiment",
+    '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[paper.rsum]\nb = 518.6': "paper has 'b' = 518.6",
+    '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[paper.rsum]\na = "518"': "paper has 'a'",
     "rows = [": "is no TOML file",
 }
 ENSEMBLES = {

@@ -19,17 +19,24 @@ from aoq.config import ModelConfig
 from aoq.data.collate import Collator
 from aoq.data.dataset import open_dataset
 from aoq.errors import UserError
-from aoq.evaluation.bootstrap import paired_bootstrap
+from aoq.evaluation.bootstrap import Interval, paired_bootstrap
 from aoq.evaluation.metrics import PAPER_FIGURES
+from aoq.evaluation.online_share import OnlineShare
 from aoq.experiments.cells import plan_grid
 from aoq.experiments.definitions import load_definition
 from aoq.experiments.grid import run_grid
 from aoq.experiments.report.examples import mined_negatives, retrievals, where_ranks_differ
 from aoq.experiments.report.experiment import read_experiment
 from aoq.experiments.report.figures import Drawing, cross_retrieval, training_curves
-from aoq.experiments.report.rows import ResultRow, Training
+from aoq.experiments.report.rows import InPaper, ResultRow, Training
 from aoq.experiments.report.scores import pair_scores
-from aoq.experiments.report.tables import cells_csv, markdown_table, rows_csv, shown_groups
+from aoq.experiments.report.tables import (
+    cells_csv,
+    markdown_table,
+    rows_csv,
+    shares_markdown,
+    shown_groups,
+)
 from aoq.experiments.results import results_file
 from aoq.experiments.tables import formatted_rows
 from aoq.recipes import save_recipe
@@ -222,6 +229,38 @@ def test_the_best_of_each_group_is_bold_and_what_is_missing_has_a_dash():
     assert table[2].startswith("| **row 0** | **11.0 ± 1.4** |")
     assert table[4].count(" - |") == len(PAPER_FIGURES) + 1
     assert len({line.count("|") for line in table}) == 1
+
+
+def test_how_hard_batches_are_is_a_table():
+    share = OnlineShare(
+        direction="i2t",
+        batch_size=128,
+        top=100,
+        candidates=30_000,
+        anchors=8192,
+        share=Interval(36.04, 35.0, 37.0),
+        mean_rank=Interval(1234.4, 1200.0, 1300.0),
+    )
+    assert shares_markdown([share]).splitlines()[2] == (
+        "| i2t | 128 | 30,000 | 36.0 % [35.0, 37.0] | 34.6 % | 1,234 [1,200, 1,300] | 234 |"
+    )
+
+
+def test_the_papers_rsum_stands_beside_with_what_it_is_more():
+    first, second, third = rows_with((10.0, 12.0), (11.0, 11.0), (11.0, 12.0))
+    rows = [
+        replace(first, paper=InPaper(516.8, "table 1")),
+        replace(second, paper=InPaper(518.6, "table 1")),
+        third,
+    ]
+    assert [row.paper for row in shown_groups(rows)[0]] == ["516.8", "518.6 (+1.8)", ""]
+    table = markdown_table(rows).splitlines()
+    assert table[3].endswith("| 518.6 (+1.8) |")
+    assert table[-1] == "The paper's rsum is that of table 1."
+    assert len({line.count("|") for line in table[:5]}) == 1
+    assert "paper" not in markdown_table([third])
+    lines = csv.DictReader(io.StringIO(rows_csv(rows)))
+    assert [line["paper_rsum"] for line in lines] == ["516.8", "518.6", ""]
 
 
 def test_the_deviation_of_a_difference_is_that_of_the_pairs_of_seeds():

@@ -296,6 +296,15 @@ def test_force_looks_at_what_a_run_reads_before_it_removes_anything(tmp_path, pr
     assert not (tmp_path / "fresh").exists()
 
 
+def test_force_does_not_take_a_run_from_who_is_training_it(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    run_recipe(tmp_path / "run", recipe)
+    with locked(tmp_path / "run"), pytest.raises(UserError, match="by another process"):
+        run_recipe(tmp_path / "run", recipe, force=True)
+    assert (tmp_path / "run" / "round-two" / "model.safetensors").is_file()
+    run_recipe(tmp_path / "run", recipe, force=True)
+
+
 def test_harmless_changes_continue_a_run_and_others_are_named(tmp_path, precomp):
     recipe = small_recipe(precomp)
     result = run_recipe(tmp_path / "run", recipe)
@@ -375,7 +384,11 @@ def test_a_plan_has_the_stages_of_its_recipe(precomp, change, stages):
         recipe = replace(recipe, rounds="one")
     if change == "candidates":
         recipe = replace(recipe, candidates="lists.safetensors")
-    names = [name for name, _ in make_plan(recipe).rows()]
+    plan = make_plan(recipe)
+    names = [name for name, _ in plan.rows()]
+    kept = 4 * 4 * plan.parameters * stages
+    assert (plan.disk_bytes > kept) == (change == "")  # encodings and lists
+    assert plan.disk_bytes >= kept
     assert sum(name.startswith("round") for name in names) == stages
     assert ("mining" in names) == (change == "")
     parts = replace(recipe, round_one=replace(recipe.round_one, accumulate=8))

@@ -134,9 +134,9 @@ def main() -> None:
             [f"cannot read or write {error.filename or 'a file'} ({reason}); name another place."]
         )
     except TerminatedError:
-        _fail(["terminated; the same command continues where it stopped."], code=143)
+        _fail(["terminated; the same command goes on from what is kept."], code=143)
     except KeyboardInterrupt:
-        _fail(["interrupted; the same command continues where it stopped."], code=130)
+        _fail(["interrupted; the same command goes on from what is kept."], code=130)
 
 
 class TerminatedError(BaseException):

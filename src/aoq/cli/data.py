@@ -47,7 +47,7 @@ def build(
         Folder of the pictures; default: the folder of the captions file. With `features`, they
         need not be there.
     splits
-        Folder with train.txt, dev.txt and test.txt, for Flickr token files.
+        Folder with train.txt, dev.txt and test.txt, a picture name a line.
     grid
         Regions a side: 6, the default, gives 36 an image; fewer are means of those, and train
         faster.

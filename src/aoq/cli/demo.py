@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aoq.cli.base import Flag, Size, app, next_steps, print_metrics
+from aoq.cli.base import Flag, Size, app, command, next_steps, print_metrics
 
 
 @app.command
@@ -40,9 +40,9 @@ def demo(
     best = max(settings, key=lambda setting: float(setting.result["rsum"])).folder
     data = out / f"scenes-{size}"
     next_steps(
-        f"aoq index {best}",
-        f"aoq serve {best}",
-        f"aoq evaluate {best} --split dev",
-        f"aoq run scenes-small --data {data} --out runs/other --seed 1",
-        f"aoq data check {data}",
+        command("index", best),
+        command("serve", best),
+        command("evaluate", best, "--split", "dev"),
+        command("run", "scenes-small", "--data", data, "--out", "runs/other", "--seed", 1),
+        command("data", "check", data),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aoq.cli.base import Flag, app, next_steps
+from aoq.cli.base import Flag, app, command, next_steps
 from aoq.config import ModelName
 
 
@@ -48,12 +48,12 @@ def import_(
 
     files = PublishedFiles(checkpoint=checkpoint, vocabulary=vocabulary, i2t=i2t, t2i=t2i)
     run = import_run(out, files, data=data, model=model, force=force)
-    place = "" if data is not None else " --data FOLDER"
-    next_steps(f"aoq evaluate {out}{place}")
+    place = () if data is not None else ("--data", "FOLDER")
+    next_steps(command("evaluate", out, *place))
     if i2t is None:
-        next_steps(f"aoq mine {out}{place}")
+        next_steps(command("mine", out, *place))
     else:
-        lists = run.candidates
+        lists = ("--candidates", run.candidates)
         next_steps(
-            f"aoq train RECIPE --round two --candidates {lists} --data {data} --out ...",
+            command("train", "RECIPE", "--round", "two", *lists, "--data", data) + " --out ..."
         )

@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from aoq.cli.base import PAPER, Flag, Settings, app, next_steps, print_metrics, print_table
+from aoq.cli.base import (
+    PAPER,
+    Flag,
+    Settings,
+    app,
+    command,
+    next_steps,
+    print_metrics,
+    print_table,
+)
 from aoq.errors import UserError
 
 
@@ -51,12 +60,13 @@ def train(
         train_round(out, settings, data, which=round, start=start, force=force, processes=processes)
         if not processes.is_first:
             return
-    next_steps(f"aoq evaluate {out}")
+    next_steps(command("evaluate", out))
     if round == "one":
-        lists = RunDirectory(out).candidates
+        lists, data_ = RunDirectory(out).candidates, settings.data
         next_steps(
-            f"aoq mine {out}",
-            f"aoq train {recipe} --round two --candidates {lists} --data {settings.data} --out ...",
+            command("mine", out),
+            command("train", recipe, "--round", "two", "--candidates", lists, "--data", data_)
+            + " --out ...",
         )
 
 
@@ -102,4 +112,8 @@ def run(
             return
     last = ROUND_ONE if settings.rounds == "one" else ROUND_TWO
     print_metrics({last: result}, title=f"split {result['split']}")
-    next_steps(f"aoq evaluate {out / last} --split dev", f"aoq runs {out}")
+    next_steps(
+        command("evaluate", out / last, "--split", "dev"),
+        command("index", out),
+        command("runs", out),
+    )

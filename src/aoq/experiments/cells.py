@@ -102,7 +102,7 @@ def plan_grid(
     rows: Sequence[str] | None = None,
     chosen: Collection[str] = (),
 ) -> list[Cell]:
-    """The cells of some or all rows and seeds, and before them those that they need.
+    """The cells of some or all rows and seeds in their order, before them others that they need.
 
     Rows with fewer seeds keep to them, unless they are named, or `chosen` by a choice.
     """
@@ -111,11 +111,14 @@ def plan_grid(
     found: dict[str, Cell] = {}
     for seed in definition.seeds if not seeds else dict.fromkeys(seeds):
         planner = _Planner(definition, out.absolute(), data, seed)
-        for row in wanted:
-            if row.seeds and seed not in row.seeds and row.label not in free:
-                continue
-            cell = planner.cell(row)
-            found |= {each.name: each for each in (*cell.needs, cell)}
+        rows_now = [
+            planner.cell(row)
+            for row in wanted
+            if not row.seeds or seed in row.seeds or row.label in free
+        ]
+        own = {cell.name: cell for cell in rows_now}
+        needed = {need.name: need for cell in rows_now for need in cell.needs}
+        found |= {name: cell for name, cell in needed.items() if name not in own} | own
     return list(found.values())
 
 

@@ -65,8 +65,9 @@ def run_grid(
     )
     cells = plan()
     problems = run(cells)
-    with_chosen = [] if problems else plan()
-    return run(with_chosen) if len(with_chosen) > len(cells) else problems
+    names = {cell.name for cell in cells}
+    sound = [cell for cell in plan() if cell.name not in problems]
+    return problems | (run(sound) if any(cell.name not in names for cell in sound) else {})
 
 
 def _run_cells(
@@ -134,7 +135,7 @@ def _told(line: Mapping[str, Any]) -> str:
 def _anew(cells: Iterable[Cell], stale: Set[str], fitting: Set[str], fingerprint: str) -> set[str]:
     """The cells to start anew: stale ones, those begun otherwise, and who needs any of them."""
     names = set(stale)
-    for cell in cells:  # those that are needed come first
+    for cell in sorted(cells, key=lambda cell: len(cell.needs)):  # who is needed needs nobody
         needs_one = any(need.name in names for need in cell.needs)
         if needs_one or (cell.name not in fitting and _was_begun_otherwise(cell, fingerprint)):
             names.add(cell.name)

@@ -122,7 +122,7 @@ class _Queue:
             self._leave_out(job.name)
 
     def _leave_out(self, name: str) -> None:
-        for job in [job for job in self.waiting if name in job.after]:
+        while job := next((job for job in self.waiting if name in job.after), None):
             self.waiting.remove(job)
             self.end(job, Ended(problem=f"left out, because it needs {name}."))
 

@@ -92,11 +92,14 @@ def make_plan(recipe: Recipe) -> Plan:
     data = open_training_data(recipe)
     model = data.builder(recipe.model)().to(data.train.device)
     positives = data.train.dataset.positives
-    lists = _stand_in_lists(recipe, positives)
-    sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
-    parameters = count_parameters(model)
-    list_bytes = sum(a.nbytes for a in (lists.i2t, lists.i2t_scores, lists.t2i, lists.t2i_scores))
-    mining_seconds, encoding_bytes = _time_mining(model, data, recipe.mining)
+    sampler, mining_seconds = None, None
+    disk_bytes = 0
+    if recipe.needs_lists:
+        lists = _stand_in_lists(recipe, positives)
+        sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
+        if recipe.mines:
+            mining_seconds, encoding_bytes = _time_mining(model, data, recipe.mining)
+            disk_bytes += encoding_bytes + lists.nbytes
     one, two = (
         _time_round(model, data, settings, sampler) if is_needed else None
         for settings, is_needed in (
@@ -104,20 +107,23 @@ def make_plan(recipe: Recipe) -> Plan:
             (recipe.round_two, recipe.rounds == "both"),
         )
     )
-    rounds = [plan for plan in (one, two) if plan is not None]
+    rounds, parameters = [plan for plan in (one, two) if plan is not None], count_parameters(model)
     return Plan(
         parameters=parameters,
         round_one=one,
-        mining_seconds=mining_seconds if recipe.mines else None,
+        mining_seconds=mining_seconds,
         round_two=two,
         # For each round the best weights, and the trainer's: weights and Adam's two moments.
-        disk_bytes=len(rounds) * 4 * 4 * parameters + list_bytes * recipe.mines,
-        memory_bytes=max(plan.memory_bytes for plan in rounds) + encoding_bytes + list_bytes,
+        disk_bytes=disk_bytes + len(rounds) * 4 * 4 * parameters,
+        memory_bytes=max(plan.memory_bytes for plan in rounds),
     )
 
 
 def _time_round(
-    model: TrainableModel, data: TrainingData, settings: RoundConfig, sampler: OfflineSampler
+    model: TrainableModel,
+    data: TrainingData,
+    settings: RoundConfig,
+    sampler: OfflineSampler | None,
 ) -> RoundPlan:
     """The warm-up's epochs and the others each at the pace of a few steps of theirs."""
     steps = -(-len(data.train.dataset.positives.pairs) // settings.batch_size)
@@ -139,7 +145,7 @@ def _time_steps(
     model: TrainableModel,
     data: TrainingData,
     settings: RoundConfig,
-    sampler: OfflineSampler,
+    sampler: OfflineSampler | None,
     epoch: int,
 ) -> Pace:
     """A real update: the fastest of a few.

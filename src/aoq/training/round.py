@@ -222,10 +222,13 @@ class Round:
         settings = self.settings
         if steps % settings.log_every == 0 or last:
             self._log_steps(steps)
+        if last:
+            return
         every = settings.validate_every
-        if every is not None and steps % every == 0 and not last:
+        validates = every is not None and steps % every == 0
+        if validates:
             self._validate(self.state.epoch)
-        if steps % settings.checkpoint_every == 0 and not last:
+        if validates or steps % settings.checkpoint_every == 0:
             self._save()
 
     def _log_steps(self, steps: int) -> None:

@@ -7,7 +7,6 @@ command starts a run, continues it after a kill, and does nothing to a complete 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from aoq.storage import (
     hash_file,
     is_vacant,
     locked,
+    remove_folder,
     remove_leftovers,
     write_json,
 )
@@ -60,7 +60,8 @@ def prepare_run(
         for needed in reads:
             if needed.resolve().is_relative_to(path.resolve()):
                 raise UserError(f"{path} holds {needed}, which this run reads; choose another out.")
-        shutil.rmtree(path)
+        with locked(path):
+            remove_folder(path)
     if run.config.is_file():
         started = settings_that_matter(load_recipe(run.config))
         wanted = settings_that_matter(recipe)

@@ -27,6 +27,10 @@
     members = ["VSRN", "VSRN, seed 1"] # rows with the ensemble's seed, or with one of their own
     seeds = [0]
 
+    [paper]                            # what the paper has for rows, to stand beside
+    of = "table 1: MS-COCO, 1,000 test images, two models together"
+    rsum."VSRN + OffTri" = 518.6
+
 Only the rows are needed. A teacher trains round one alone; rows that draw from lists and have no
 teacher mine their own.
 """
@@ -57,6 +61,7 @@ _KINDS: Mapping[str, type] = {
     "rows": list,
     "ensembles": list,
     "choices": list,
+    "paper": dict,
 }
 _ROW_KINDS: Mapping[str, type] = {
     "label": str,
@@ -67,6 +72,7 @@ _ROW_KINDS: Mapping[str, type] = {
 }
 _CHOICE_KINDS: Mapping[str, type] = {"label": str, "of": list, "seeds": list}
 _ENSEMBLE_KINDS: Mapping[str, type] = {"label": str, "members": list, "seeds": list}
+_PAPER_KINDS: Mapping[str, type] = {"of": str, "rsum": dict}
 _EXPECTED: Mapping[type, str] = {str: "text", list: "a list", dict: "a table"}
 
 
@@ -145,6 +151,16 @@ class EnsembleRow:
         ]
 
 
+@dataclass(frozen=True)
+class Paper:
+    """What the paper has for the rows."""
+
+    of: str
+    "Where its figures stand, and what they are about."
+    rsum: Mapping[str, float]
+    "By label."
+
+
 @dataclass(frozen=True, kw_only=True)
 class Definition:
     """An experiment: rows, each trained with every seed."""
@@ -162,6 +178,7 @@ class Definition:
     "Who mines for rows that do not say it themselves."
     mining: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    paper: Paper | None = None
 
     def row(self, label: str) -> Row:
         for row in self.rows:
@@ -258,8 +275,12 @@ def _parsed(table: Mapping[str, Any], path: Path) -> Definition:
         Choice(row["label"], tuple(row["of"]), tuple(row.get("seeds", seeds)))
         for row in _tables(table, "choices", _CHOICE_KINDS, ("label", "of"), path=path)
     ]
+    paper = table.get("paper")
+    if paper is not None:
+        _require_kinds(paper, _PAPER_KINDS, where=f"{path}: paper")
     found = {
         **table,
+        "paper": None if paper is None else Paper(paper.get("of", ""), paper.get("rsum", {})),
         "rows": tuple(rows),
         "ensembles": tuple(ensembles),
         "choices": tuple(choices),
@@ -326,6 +347,7 @@ def _require_sound(definition: Definition) -> None:
     _require_labels(definition)
     _require_members(definition)
     _require_candidates(definition)
+    _require_paper(definition)
 
 
 def _require_depth(definition: Definition, row: Row) -> None:
@@ -396,6 +418,18 @@ def _require_members(definition: Definition) -> None:
         members = [member for seed in ensemble.seeds for member in ensemble.with_seed(seed)]
         for label, seed in members:
             _require_seeds(definition, label, [seed], where=f"{where}: its member")
+
+
+def _require_paper(definition: Definition) -> None:
+    if definition.paper is None:
+        return
+    labels = {row.label for row in (*definition.rows, *definition.made_of_rows)}
+    for label, rsum in definition.paper.rsum.items():
+        if label not in labels or not isinstance(rsum, float):
+            raise UserError(
+                f"{definition.source}: paper has {label!r} = {rsum!r}; expected the label of a row "
+                "and its rsum, as in 518.6."
+            )
 
 
 def _slug(text: str) -> str:

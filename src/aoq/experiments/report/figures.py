@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -223,7 +224,7 @@ def score_distributions(scores: Mapping[str, Mapping[str, Values]]) -> Figure | 
                 density, _ = np.histogram(part, edges, density=True)
                 axis.stairs(density, edges, label=name, linewidth=1.3, **look)
                 axis.axvline(float(np.median(part)), linewidth=0.8, alpha=0.7, **look)
-            axis.set_title(label)
+            axis.set_title(fill(label, 88 // columns))
             axis.set_yticks([])
         for axis in axes[len(scores) :]:
             axis.set_axis_off()

@@ -35,12 +35,13 @@ from aoq.experiments.report.tables import (
     COMPARED,
     DIRECTIONS,
     HEADINGS,
-    NOTHING,
     cells_csv,
     csv_text,
+    has_paper,
     markdown_table,
     notes_of,
     rows_csv,
+    shares_markdown,
     shown_groups,
 )
 from aoq.storage import write_text
@@ -91,6 +92,7 @@ class Report:
         write_text(tables / "rows.csv", rows_csv(self.rows))
         write_text(tables / "trainings.csv", cells_csv(self.rows))
         if self.shares:
+            write_text(tables / "online-share.md", shares_markdown(self.shares))
             write_text(tables / "online-share.csv", csv_text([s.as_dict() for s in self.shares]))
         for drawing in parts.drawings:
             drawing.save(folder / "figures")
@@ -195,8 +197,8 @@ def _write_page(path: Path, report: Report, parts: _Parts) -> None:
         report=report,
         parts=parts,
         groups=groups,
-        nothing=NOTHING,
-        believed=any(row.interval != NOTHING or row.gains for group in groups for row in group),
+        believed=any(row.is_compared for group in groups for row in group),
+        has_paper=has_paper(report.shown),
         sampled=0 if report.mined is None else sum(map(len, report.mined.batches)),
         headings=[heading.split()[-1] for heading in HEADINGS],
         directions=DIRECTIONS,

@@ -56,6 +56,14 @@ class Gain:
     "Of their mean, with these trainings: what other queries would change; none without ranks."
 
 
+@dataclass(frozen=True)
+class InPaper:
+    """The rsum that the paper has for a row, and what that is about."""
+
+    rsum: float
+    of: str
+
+
 @dataclass(frozen=True, eq=False)
 class ResultRow:
     """A row of the table: a setting, and its trainings so far."""
@@ -70,6 +78,7 @@ class ResultRow:
     "Of which rows it is the best, where it was chosen."
     is_candidate: bool = False
     "One of those to choose from: for files, not for tables."
+    paper: InPaper | None = None
 
     @cached_property
     def spreads(self) -> dict[str, Spread]:
@@ -149,7 +158,13 @@ def read_rows(
             done = tuple(_judged_together(ensemble, trained, dataset=dataset, data=data))
             group = " & ".join(groups[label] for label in members)
             rows.append(ResultRow(ensemble.label, group, ensemble.seeds, done))
-    return rows
+    paper = definition.paper
+    return [
+        replace(row, paper=InPaper(paper.rsum[row.label], paper.of))
+        if paper and row.label in paper.rsum
+        else row
+        for row in rows
+    ]
 
 
 def _with_choice(

@@ -3,6 +3,7 @@
 A cell is the mean over the seeds with the sample's standard deviation. Beside it stands what a row
 has more than the first of its group: the mean and deviation of the differences with each seed,
 which training again would change, and the mean's 95 % interval, which other queries would change.
+Where the paper has the row, its rsum stands last, with what that has more than the first one's.
 Files for other programs have every figure unrounded.
 """
 
@@ -20,6 +21,7 @@ from rich.text import Text
 
 from aoq.evaluation.bootstrap import Interval
 from aoq.evaluation.metrics import PAPER_FIGURES
+from aoq.evaluation.online_share import OnlineShare
 from aoq.evaluation.seeds import Spread
 from aoq.experiments.report.rows import Gain, ResultRow, groups_of
 from aoq.experiments.tables import COLUMNS
@@ -54,6 +56,13 @@ class ShownRow:
     "Of rsum."
     gains: tuple[str, ...]
     "Of what is in `COMPARED`, over the first row of the group; empty for that row."
+    paper: str
+    "Its rsum there, and what it is above that of the first row of the group."
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether there is more to say than its figures."""
+        return bool(self.interval != NOTHING or self.gains or self.paper)
 
 
 def shown_groups(rows: Sequence[ResultRow]) -> list[list[ShownRow]]:
@@ -81,6 +90,7 @@ def _shown_group(group: Sequence[ResultRow]) -> list[ShownRow]:
                 seeds=f"{done}" if done == len(row.seeds) else f"{done} of {len(row.seeds)}",
                 interval=NOTHING if drawn is None else _interval(drawn.intervals()["rsum"]),
                 gains=tuple(_gain(gained[name]) for name in COMPARED) if gained else (),
+                paper=_in_paper(row, group[0]),
             )
         )
     return shown
@@ -109,9 +119,25 @@ def _gain(gain: Gain) -> str:
     return " ".join(filter(None, parts))
 
 
+def _in_paper(row: ResultRow, first: ResultRow) -> str:
+    if row.paper is None:
+        return ""
+    rsum = row.paper.rsum
+    more = "" if row is first or first.paper is None else f" ({rsum - first.paper.rsum:+.1f})"
+    return f"{rsum:.1f}{more}"
+
+
+def has_paper(rows: Sequence[ResultRow]) -> bool:
+    return any(row.paper is not None for row in rows)
+
+
 def notes_of(rows: Sequence[ResultRow]) -> list[str]:
     """What has to be said of rows, below their table."""
-    return [row.note for row in rows if row.note]
+    papers = dict.fromkeys(row.paper.of for row in rows if row.paper and row.paper.of)
+    return [
+        *(row.note for row in rows if row.note),
+        *(f"The paper's rsum is that of {of}." for of in papers),
+    ]
 
 
 # For people
@@ -129,7 +155,8 @@ def terminal_tables(rows: Sequence[ResultRow], *, title: str) -> list[Table]:
         figures.add_column(heading, justify="right")
     figures.add_column("seeds", justify="right", no_wrap=True)
     believed.add_column("", overflow="fold")
-    for heading in ("rsum", "more than the first of the group"):
+    in_paper = ["paper's"] if has_paper(rows) else []
+    for heading in ("rsum", "more than the first of the group", *in_paper):
         believed.add_column(heading, justify="right", no_wrap=True)
     for group in shown_groups(rows):
         for row in group:
@@ -139,8 +166,9 @@ def terminal_tables(rows: Sequence[ResultRow], *, title: str) -> list[Table]:
             ]
             gain, last = row.gains[-1] if row.gains else "", row is group[-1]
             figures.add_row(Text(row.label), *cells, row.seeds, end_section=last)
-            if row.interval != NOTHING or gain:
-                believed.add_row(Text(row.label), row.interval, gain, end_section=last)
+            if row.is_compared:
+                told = (row.interval, gain, row.paper)[: 2 + len(in_paper)]
+                believed.add_row(Text(row.label), *told, end_section=last)
     return [figures, believed] if believed.rows else [figures]
 
 
@@ -149,7 +177,8 @@ def markdown_table(rows: Sequence[ResultRow]) -> str:
 
     Deviations are over the seeds, brackets 95 % intervals over the queries.
     """
-    headings = (*HEADINGS, "seeds", "rsum, interval", "rsum more than the first")
+    in_paper = ["paper's rsum"] if has_paper(rows) else []
+    headings = (*HEADINGS, "seeds", "rsum, interval", "rsum more than the first", *in_paper)
     lines = [
         f"| | {' | '.join(headings)} |",
         f"| --- |{' ---: |' * len(headings)}",
@@ -160,8 +189,27 @@ def markdown_table(rows: Sequence[ResultRow]) -> str:
             label = row.label.replace("|", "\\|")
             shown = f"**{label}**" if row is group[0] else label
             gain = row.gains[-1] if row.gains else ""
-            lines.append(f"| {' | '.join((shown, *cells, row.seeds, row.interval, gain))} |")
+            line = (shown, *cells, row.seeds, row.interval, gain, row.paper)
+            lines.append(f"| {' | '.join(line[: 1 + len(headings)])} |")
     return "\n".join([*lines, *(f"\n{note}" for note in notes_of(rows))]) + "\n"
+
+
+def shares_markdown(shares: Sequence[OnlineShare]) -> str:
+    """How hard the negatives of a batch are: measured, and by the paper's formulas."""
+    top = shares[0].top
+    lines = [
+        f"| | batch B | N | in the top {top} | by formula | mean rank | N/B |",
+        f"| --- |{' ---: |' * 6}",
+    ]
+    for row in shares:
+        share, rank = row.share, row.mean_rank
+        lines.append(
+            f"| {row.direction} | {row.batch_size} | {row.candidates:,} "
+            f"| {share.value:.1f} % {_interval(share)} | {row.share_by_formula:.1f} % "
+            f"| {rank.value:,.0f} [{rank.low:,.0f}, {rank.high:,.0f}] "
+            f"| {row.rank_by_formula:,.0f} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 # For programs
@@ -186,6 +234,7 @@ def rows_csv(rows: Sequence[ResultRow]) -> str:
                 line |= _columns(name, row.spreads.get(name), intervals.get(name))
                 line |= _columns(f"{name}_more", more, drawn_more)
                 line[f"{name}_more_below_zero"] = getattr(drawn_more, "below_zero", None)
+            line["paper_rsum"] = None if row.paper is None else row.paper.rsum
             lines.append(line)
     return csv_text(lines)
 
