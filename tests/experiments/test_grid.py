@@ -361,6 +361,9 @@ MISTAKES = {
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\nseeds = [3]': "expected some of the experiment",
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[paper.rsum]\nb = 518.6': "paper has 'b' = 518.6",
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[paper.rsum]\na = "518"': "paper has 'a'",
+    '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n'
+    '[[claims]]\nsays = "x"\nbetter = "a"\nthan = "b"': "the claim 'x' is about 'b'",
+    '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[claims]]\nsays = "x"': "claim 1 has no better",
     "rows = [": "is no TOML file",
 }
 ENSEMBLES = {

@@ -97,7 +97,7 @@ def experiment(
         return
     if report is not None:
         from aoq.experiments.report.experiment import read_experiment
-        from aoq.experiments.report.tables import terminal_tables
+        from aoq.experiments.report.tables import terminal_claims, terminal_tables
         from aoq.progress import say
 
         read = read_experiment(
@@ -105,6 +105,8 @@ def experiment(
         )
         page = read.write(report)
         tables = terminal_tables(read.shown, title=definition.description)
+        if read.claims:
+            tables.append(terminal_claims(read.claims))
         Console(highlight=False).print(*tables)
         say(f"the report: {page}")
         return

@@ -14,6 +14,7 @@ from aoq.errors import UserError
 from aoq.evaluation.online_share import BATCH_SIZES, OnlineShare, online_shares
 from aoq.experiments.cells import Cell, plan_grid
 from aoq.experiments.definitions import Definition
+from aoq.experiments.report.claims import judge_claims
 from aoq.experiments.report.page import Report
 from aoq.experiments.report.rows import read_rows
 from aoq.experiments.report.scores import Mined
@@ -67,12 +68,14 @@ def read_experiment(
     dataset = None if folder is None else open_dataset(folder, split)
     mined = None if folder is None else _open_mined(done, folder)
     first = {cell.label: cell for cell in reversed(own)}  # of every row the first seed
+    found = read_rows(
+        definition, cells, lines, split=split, choices=choices, dataset=dataset, data=folder
+    )
     return Report(
         title=definition.name,
         description=definition.description,
-        rows=read_rows(
-            definition, cells, lines, split=split, choices=choices, dataset=dataset, data=folder
-        ),
+        rows=found,
+        claims=list(judge_claims(definition.claims, found)),
         split=split,
         dataset=dataset,
         data=folder,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.online_share import OnlineShare
 from aoq.experiments.pages import thumbnail, write_page
+from aoq.experiments.report.claims import Judged
 from aoq.experiments.report.examples import Negatives, Retrieval, mined_negatives, retrievals
 from aoq.experiments.report.figures import (
     Drawing,
@@ -32,16 +33,19 @@ from aoq.experiments.report.photographs import (
 from aoq.experiments.report.rows import ResultRow, groups_of
 from aoq.experiments.report.scores import Mined, pair_scores
 from aoq.experiments.report.tables import (
+    CLAIM_HEADINGS,
     COMPARED,
     DIRECTIONS,
     HEADINGS,
     cells_csv,
+    claims_markdown,
     csv_text,
     has_paper,
     markdown_table,
     notes_of,
     rows_csv,
     shares_markdown,
+    shown_claim,
     shown_groups,
 )
 from aoq.storage import write_text
@@ -65,6 +69,7 @@ class Report:
     "That split, in the folder `data`."
     data: Path | None = None
     mined: Mined | None = None
+    claims: Sequence[Judged] = ()
     shares: Sequence[OnlineShare] = ()
     settings: Mapping[str, Settings] = field(default_factory=dict)
     "By row, what differs from the paper's defaults."
@@ -91,6 +96,8 @@ class Report:
         write_text(tables / "results.md", markdown_table(self.shown))
         write_text(tables / "rows.csv", rows_csv(self.rows))
         write_text(tables / "trainings.csv", cells_csv(self.rows))
+        if self.claims:
+            write_text(tables / "claims.md", claims_markdown(self.claims))
         if self.shares:
             write_text(tables / "online-share.md", shares_markdown(self.shares))
             write_text(tables / "online-share.csv", csv_text([s.as_dict() for s in self.shares]))
@@ -199,6 +206,8 @@ def _write_page(path: Path, report: Report, parts: _Parts) -> None:
         groups=groups,
         believed=any(row.is_compared for group in groups for row in group),
         has_paper=has_paper(report.shown),
+        claim_headings=CLAIM_HEADINGS,
+        claims=[shown_claim(judged) for judged in report.claims],
         sampled=0 if report.mined is None else sum(map(len, report.mined.batches)),
         headings=[heading.split()[-1] for heading in HEADINGS],
         directions=DIRECTIONS,

@@ -23,6 +23,7 @@ from aoq.evaluation.bootstrap import Interval
 from aoq.evaluation.metrics import PAPER_FIGURES
 from aoq.evaluation.online_share import OnlineShare
 from aoq.evaluation.seeds import Spread
+from aoq.experiments.report.claims import Judged
 from aoq.experiments.report.rows import Gain, ResultRow, groups_of
 from aoq.experiments.tables import COLUMNS
 
@@ -192,6 +193,38 @@ def markdown_table(rows: Sequence[ResultRow]) -> str:
             line = (shown, *cells, row.seeds, row.interval, gain, row.paper)
             lines.append(f"| {' | '.join(line[: 1 + len(headings)])} |")
     return "\n".join([*lines, *(f"\n{note}" for note in notes_of(rows))]) + "\n"
+
+
+CLAIM_HEADINGS = ("the paper says", "its rsum, more", "here", "with each seed", "verdict")
+
+
+def shown_claim(judged: Judged) -> tuple[str, ...]:
+    """A claim in the columns of `CLAIM_HEADINGS`."""
+    claim, gain = judged.claim, judged.gain
+    interval = None if gain is None else gain.interval
+    mean = "" if gain is None else f"{gain.spread.mean:+.1f}"
+    return (
+        f"{claim.says}: {claim.better} above {claim.than}",
+        "" if judged.paper is None else f"{judged.paper:+.1f}",
+        mean if interval is None else f"{mean} {_interval(interval)}",
+        ", ".join(f"{more:+.1f}" for more in judged.by_seed.values()),
+        judged.verdict,
+    )
+
+
+def claims_markdown(claims: Sequence[Judged]) -> str:
+    lines = [f"| {' | '.join(CLAIM_HEADINGS)} |", "| --- | ---: | ---: | ---: | --- |"]
+    lines += [f"| {' | '.join(shown_claim(judged))} |" for judged in claims]
+    return "\n".join(lines) + "\n"
+
+
+def terminal_claims(claims: Sequence[Judged]) -> Table:
+    table = Table(title="What holds", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in CLAIM_HEADINGS:
+        table.add_column(heading, overflow="fold")
+    for judged in claims:
+        table.add_row(*map(Text, shown_claim(judged)))
+    return table
 
 
 def shares_markdown(shares: Sequence[OnlineShare]) -> str:
