@@ -4,13 +4,14 @@
 
 Every experiment that has a file results/NAME.jsonl is reported anew: its tables and figures go to
 results/NAME, without the page and the photographs, whose pictures are not ours to publish. Then
-each table of docs/results.md, between two comments of which one names its file, is put in again.
-Without arguments only that is done.
+each table of docs/results.md, between two comments of which one names its file, is put in again,
+table 6 from what `python -m benchmarks table6` measured. Without arguments only that is done.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
@@ -39,6 +40,21 @@ def report(results: Path, *, data: Path, out: Path) -> None:
             shutil.copytree(Path(folder) / part, kept / part)
 
 
+def table6() -> str:
+    """Seconds of a batch, measured and in the paper."""
+    measured = json.loads((ROOT / "benchmarks/results/table6.json").read_text("utf-8"))["results"]
+    lines = [
+        "| | " + " | ".join(f"{part['what']}" for part in measured) + " | paper |",
+        "| --- |" + " ---: |" * (len(measured) + 1),
+    ]
+    for label, row in measured[0]["rows"].items():
+        cells = [part["rows"][label] for part in measured]
+        told = [f"{cell['seconds']:.3g} s, {cell['ratio']:.2f}" for cell in cells]
+        paper = f"{row['paper_seconds']:.3g} s, {row['paper_ratio']:.2f}"
+        lines.append(f"| {label} | {' | '.join(told)} | {paper} |")
+    return "\n".join(lines) + "\n"
+
+
 def with_tables(page: str) -> str:
     """The page with its tables as the files have them."""
     return _INCLUDED.sub(
@@ -57,6 +73,7 @@ def main() -> None:
     if found.data is not None:
         for results in sorted((ROOT / "results").glob("flickr8k-*.jsonl")):
             report(results, data=found.data, out=found.out)
+    (ROOT / "results" / "table6.md").write_text(table6(), "utf-8")
     PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8")
 
 

@@ -65,11 +65,15 @@ def remove_leftovers(folder: Path, *, of: str = "*") -> None:
             leftover.unlink()
 
 
+def set_aside(path: Path) -> Path:
+    """Move a folder below a name that `remove_leftovers` knows; where it is then."""
+    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    return path.replace(folder / path.name)
+
+
 def remove_folder(path: Path) -> None:
     """Remove a folder at once for all who look: its files go when it has lost its name."""
-    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
-    path.replace(aside / path.name)
-    shutil.rmtree(aside)
+    shutil.rmtree(set_aside(path).parent)
 
 
 def is_leftover(path: Path) -> bool:

@@ -27,7 +27,7 @@ from aoq.evaluation.metrics import PAPER_FIGURES, RECALLS
 from aoq.evaluation.protocols import JudgedFold, average
 from aoq.types import Ids, Positives
 
-Floats = npt.NDArray[np.float64]
+Doubles = npt.NDArray[np.float64]
 RESAMPLES = 1000
 LEVEL = 0.95
 _AT_ONCE = 4_000_000  # queries of all resamples that are held together
@@ -57,7 +57,7 @@ class Resampled:
     positives: tuple[Positives, ...]
     "The queries of each fold."
     figures: Mapping[str, float]
-    drawn: Mapping[str, Floats]  # (resamples,) each
+    drawn: Mapping[str, Doubles]  # (resamples,) each
     data: str | None = None
     "Fingerprint of the split, where it is known."
 
@@ -150,7 +150,7 @@ def paired_bootstrap(
 
 def resampled_figures(
     folds: Sequence[JudgedFold], *, resamples: int = RESAMPLES, seed: int = 0
-) -> dict[str, Floats]:
+) -> dict[str, Doubles]:
     """Every figure, in every resample; the same seed draws the same queries. (resamples,) each"""
     random = np.random.default_rng(seed)
     by_fold = [list(_figures_of_draws(fold, resamples, random)) for fold in folds]
@@ -186,7 +186,7 @@ def clusters(positives: Positives) -> tuple[Ids, Ids]:
 
 def _figures_of_draws(
     fold: JudgedFold, resamples: int, random: np.random.Generator
-) -> Iterator[dict[str, Floats]]:
+) -> Iterator[dict[str, Doubles]]:
     """Some resamples at a time: how often each cluster is drawn, and the figures of that."""
     of_images, of_texts = clusters(fold.positives)
     n_clusters = int(max(of_images.max(), of_texts.max())) + 1
@@ -204,11 +204,11 @@ def _figures_of_draws(
         yield figures | {"rsum": sum((figures[name] for name in RECALLS), np.zeros(size))}
 
 
-def _weighted(ranks: Ids, of_queries: Ids, weights: Ids) -> dict[str, Floats]:
+def _weighted(ranks: Ids, of_queries: Ids, weights: Ids) -> dict[str, Doubles]:
     """The figures of `DirectionMetrics` where every cluster counts so many times. (S, clusters)"""
     n_clusters = weights.shape[1]
 
-    def total(values: npt.ArrayLike) -> Floats:
+    def total(values: npt.ArrayLike) -> Doubles:
         sums = np.bincount(of_queries, weights=np.asarray(values, float), minlength=n_clusters)
         return np.asarray(weights @ sums)
 
@@ -222,7 +222,7 @@ def _weighted(ranks: Ids, of_queries: Ids, weights: Ids) -> dict[str, Floats]:
     }
 
 
-def _medians(ranks: Ids, times: Ids) -> Floats:
+def _medians(ranks: Ids, times: Ids) -> Doubles:
     """The floor of the median of ranks, of which each is there so many times. (S, queries)"""
     order = np.argsort(ranks)
     up_to = np.cumsum(times[:, order], axis=1)
@@ -234,7 +234,7 @@ def _medians(ranks: Ids, times: Ids) -> Floats:
     return np.asarray(np.floor((middle[0] + middle[1]) / 2))
 
 
-def percentiles(values: Floats, level: float = LEVEL) -> tuple[float, float]:
+def percentiles(values: Doubles, level: float = LEVEL) -> tuple[float, float]:
     tail = 50 * (1 - level)
     low, high = np.percentile(values, [tail, 100 - tail])
     return float(low), float(high)

@@ -18,12 +18,12 @@ from aoq.evaluation.protocols import JudgedFold
 from aoq.evaluation.ranks import PairRanks
 from aoq.types import Positives
 
-Floats = npt.NDArray[np.float64]
+Doubles = npt.NDArray[np.float64]
 # The paper speaks of ranks of 1 and of ranks above 200; the steps between are ours.
 LAST_RANKS = (1, 5, 10, 20, 50, 100, 200)
 
 
-def cross_retrieval_ranks(ranks: PairRanks, positives: Positives) -> Floats:
+def cross_retrieval_ranks(ranks: PairRanks, positives: Positives) -> Doubles:
     """max(1 + c (r_i - 1), r_t) of every positive pair, from 1. (P,)
 
     c is the number of wrong texts that the image has by the number of wrong images that the text
@@ -39,7 +39,7 @@ def cross_retrieval_ranks(ranks: PairRanks, positives: Positives) -> Floats:
     images, texts = positives.pairs.T
     wrong_texts = positives.n_texts - positives.texts_per_image()[images]
     wrong_images = positives.n_images - positives.swapped.texts_per_image()[texts]
-    of_images: Floats = ranks.images * wrong_texts / np.maximum(wrong_images, 1)
+    of_images: Doubles = ranks.images * wrong_texts / np.maximum(wrong_images, 1)
     return np.maximum(of_images, ranks.texts) + 1.0
 
 
@@ -58,7 +58,7 @@ class Bin:
 class CrossRetrieval:
     """The cross-retrieval ranks of all positive pairs, of one fold after the other."""
 
-    ranks: Floats  # (P,)
+    ranks: Doubles  # (P,)
 
     @classmethod
     def of(cls, folds: Sequence[JudgedFold]) -> CrossRetrieval:

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from aoq.compiling import compiled
-from aoq.types import Ids
+from aoq.types import Ids, Int32s
 
 Scores = npt.NDArray[np.floating[Any]]
-Int32s = npt.NDArray[np.int32]
 
 
 @compiled

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from aoq.config import BLOCK_SIZE
+from aoq.config import BLOCK_SIZE, Direction
 from aoq.errors import UserError
 from aoq.evaluation.bootstrap import RESAMPLES, Interval, percentiles
 from aoq.progress import progress_bar
@@ -30,11 +30,9 @@ from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import as_single
 from aoq.scoring.protocol import Scorer
-from aoq.types import Ids, Positives
+from aoq.types import Floats, Ids, Positives
 
 E = TypeVar("E")
-Floats = npt.NDArray[np.float32]
-Direction = Literal["i2t", "t2i"]
 BATCH_SIZES = (16, 32, 64, 128)
 TOP = 100
 PAIRS = 8192

@@ -22,10 +22,8 @@ from safetensors.numpy import save_file
 from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
 from aoq.storage import atomic_file, hash_parts
-from aoq.types import Bools, Positives
+from aoq.types import Bools, Floats, Int32s, Positives
 
-Int32s = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float32]
 _STATEMENT = "aoq"  # what the file's metadata call the following
 _ARRAYS = ("i2t", "i2t_scores", "t2i", "t2i_scores")
 _STATED = ("provenance", "depth_texts", "depth_images", "sha256")

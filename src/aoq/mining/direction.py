@@ -11,13 +11,13 @@ import numpy as np
 from aoq.errors import UserError
 from aoq.mining.filters import Rules
 from aoq.mining.sides import Side
-from aoq.mining.toplists import NO_KEY, Floats, Int32s, Keys, TopLists, ids_of, scores_of
+from aoq.mining.toplists import NO_KEY, Keys, TopLists, ids_of, scores_of
 from aoq.mining.workers import worker_threads
 from aoq.progress import warn
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.protocol import Scorer
-from aoq.types import Bools, Ids, Positives
+from aoq.types import Bools, Floats, Ids, Int32s, Positives
 
 E = TypeVar("E")
 _RESERVE = 32  # candidates beyond the depth, where a rule may drop some afterwards

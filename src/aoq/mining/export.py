@@ -15,17 +15,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from aoq.config import Direction
 from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists
 from aoq.progress import track
 from aoq.storage import atomic_file
-
-Direction = Literal["i2t", "t2i"]
 
 
 def export_lists(

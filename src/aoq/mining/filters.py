@@ -22,12 +22,11 @@ import torch
 
 from aoq.config import MiningConfig
 from aoq.mining.captions import NearCaptions, with_equal_captions
-from aoq.mining.toplists import Floats, Int32s
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.protocol import Scorer
-from aoq.types import Bools, Ids, Positives
+from aoq.types import Bools, Floats, Ids, Int32s, Positives
 
 E = TypeVar("E")
 Near = Callable[[Ids, Int32s], Bools]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from aoq.compiling import compiled
-from aoq.mining.toplists import Floats, Int32s, Keys
-from aoq.types import Bools, Ids
+from aoq.mining.toplists import Keys
+from aoq.types import Bools, Floats, Ids, Int32s
 
 _SIGN = np.int32(-(2**31))
 _HALF = np.uint64(32)

@@ -14,10 +14,10 @@ import numpy as np
 
 from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
-from aoq.mining.candidates import CandidateLists, Int32s, Provenance, check_ids, first_positive
+from aoq.mining.candidates import CandidateLists, Provenance, check_ids, first_positive
 from aoq.progress import warn
 from aoq.storage import atomic_file
-from aoq.types import Positives
+from aoq.types import Int32s, Positives
 
 UNKNOWN_TEACHER = "unknown"
 

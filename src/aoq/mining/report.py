@@ -33,14 +33,14 @@ from aoq.mining.filters import (
 from aoq.mining.sides import Side
 from aoq.mining.sweep import evenly_spread
 from aoq.mining.together import Mined
-from aoq.mining.toplists import Floats, Int32s, ids_of, keys_of, scores_of
+from aoq.mining.toplists import ids_of, keys_of, scores_of
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import rounded
 from aoq.scoring.protocol import Scorer
 from aoq.storage import write_json
-from aoq.types import Bools, Ids, Positives
+from aoq.types import Bools, Floats, Ids, Int32s, Positives
 
 E = TypeVar("E")
 PERCENTILES = (5, 25, 50, 75, 95)

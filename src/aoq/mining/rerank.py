@@ -30,7 +30,7 @@ from aoq.mining.saved import SavedSweep, plan_of
 from aoq.mining.sides import Offer, Side
 from aoq.mining.sweep import Sweep, evenly_spread
 from aoq.mining.together import Mined, block_size_for, finish_together, run_sweep
-from aoq.mining.toplists import Floats, Int32s, ids_of
+from aoq.mining.toplists import ids_of
 from aoq.mining.workers import Workers, worker_threads
 from aoq.processes import ALONE, Processes
 from aoq.progress import progress_bar
@@ -39,7 +39,7 @@ from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import rounded, tensor_cores
 from aoq.scoring.protocol import Scorer
 from aoq.storage import hash_parts
-from aoq.types import Bools, Ids, Positives
+from aoq.types import Bools, Floats, Ids, Int32s, Positives
 
 E = TypeVar("E")
 _IMAGES_AT_ONCE = 256  # between two chances to save

@@ -14,12 +14,12 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
-from aoq.mining.toplists import Floats, TopLists
+from aoq.mining.toplists import TopLists
 from aoq.mining.workers import Workers, worker_threads
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset, Rows
 from aoq.scoring.protocol import Scorer
-from aoq.types import Ids, Positives
+from aoq.types import Floats, Ids, Positives
 
 E = TypeVar("E")
 Offer = tuple[slice, Ids, Floats, Ids]  # anchors, and what `TopLists.offer` takes of them

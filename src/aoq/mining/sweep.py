@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from aoq.mining.sides import Side
-from aoq.mining.toplists import Floats, Int32s, TopLists
+from aoq.mining.toplists import TopLists
 from aoq.mining.workers import worker_threads
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset, Rows
 from aoq.scoring.protocol import Scorer
-from aoq.types import Ids, Positives
+from aoq.types import Floats, Ids, Int32s, Positives
 
 E = TypeVar("E")
 Hits = tuple[Int32s, Floats, Int32s]  # anchors, scores and candidates of a block, ordered by anchor

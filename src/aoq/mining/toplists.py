@@ -18,10 +18,8 @@ import sys
 import numpy as np
 import numpy.typing as npt
 
-from aoq.types import Ids
+from aoq.types import Floats, Ids, Int32s
 
-Floats = npt.NDArray[np.float32]
-Int32s = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.uint64]
 
 NO_KEY = np.uint64(0)

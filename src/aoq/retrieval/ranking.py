@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from aoq.errors import require_packages
@@ -20,9 +19,8 @@ from aoq.scoring.blocks import ranges
 from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.encoded import Kind, Rows
 from aoq.scoring.protocol import Scorer
-from aoq.types import Encoding, Ids
+from aoq.types import Encoding, Floats, Ids
 
-Floats = npt.NDArray[np.float32]
 _TAKEN_OUT = 64 * 2**20  # bytes of a block of images or texts
 _MORE = 64  # vectors beyond those asked for that are compared in double precision
 

@@ -7,7 +7,6 @@ all. `origin.json` says that it was imported, and the hashes of the files it was
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from aoq.models.checkpoints import Checkpoint, read_checkpoint
 from aoq.models.translation import PublishedModel, translate
 from aoq.progress import EventLog, say, warn
 from aoq.recipes import save_recipe
-from aoq.storage import RunDirectory, atomic_folder, hash_file, is_vacant, write_json
+from aoq.storage import RunDirectory, atomic_folder, hash_file, is_vacant, set_aside, write_json
 from aoq.training.checkpoint import save_weights
 
 # Options of the published programs that mean what a setting of a round means.
@@ -164,7 +163,7 @@ def _new_run(out: Path, *, reads: list[Path], force: bool) -> Iterator[RunDirect
             yield RunDirectory(temporary)
             _refuse_taken(out, reads=reads, force=force)
             if out.exists():
-                aside = _set_aside(out)
+                aside = set_aside(out)
     except BaseException:
         if aside is not None and not out.exists():
             aside.replace(out)
@@ -172,12 +171,6 @@ def _new_run(out: Path, *, reads: list[Path], force: bool) -> Iterator[RunDirect
     finally:
         if aside is not None and out.exists():
             shutil.rmtree(aside.parent, ignore_errors=True)
-
-
-def _set_aside(out: Path) -> Path:
-    """Where a run is after it was moved, below a name that `remove_leftovers` knows."""
-    folder = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".part"))
-    return out.replace(folder / out.name)
 
 
 def _fill(

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 
+from aoq.config import Direction
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.protocols import JudgedFold
 from aoq.experiments.report.rows import ResultRow
@@ -23,7 +23,6 @@ from aoq.scoring.precision import as_single
 from aoq.training.trained import ScoredSplit, open_splits
 from aoq.types import Ids
 
-Direction = Literal["i2t", "t2i"]
 QUERIES = 4
 _ANSWERS: dict[Direction, int] = {"i2t": 5, "t2i": 3}  # as in the paper's figure
 _ANCHORS = 3
