@@ -96,6 +96,19 @@ def test_a_draw_follows_from_seed_epoch_and_step_alone(draws):
     assert len({tuple(texts) for texts in first}) == len(keys)
 
 
+def test_every_partner_is_drawn_about_equally_often():
+    positives, lists = data_set()
+    drawn = sampler_of(positives, lists).draw(
+        *np.tile(positives.pairs[:1], (20_000, 1)).T, epoch=0, step=0
+    )
+    for image in np.unique(drawn.images):
+        own = positives.texts_of(image)
+        times = (drawn.partner_texts[drawn.images == image, None] == own).sum(axis=0)
+        expected = times.sum() / len(own)
+        assert (abs(times - expected) < 6 * np.sqrt(expected)).all()
+    assert max(len(positives.texts_of(image)) for image in np.unique(drawn.images)) > 1
+
+
 def test_every_rank_is_drawn_about_equally_often():
     positives, lists = data_set()
     sampler = sampler_of(positives, lists, redraw=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,14 @@ from aoq.data.vocabulary import Vocabulary
 from aoq.losses import LOSSES, BatchScores, OfflineScores, compute_loss
 from aoq.models import MODELS, build_model
 from aoq.sampling import OfflineSampler
-from aoq.training.step import make_batches, make_optimizer, score_batch, step_loss, update
+from aoq.training.step import (
+    NotFiniteError,
+    make_batches,
+    make_optimizer,
+    score_batch,
+    step_loss,
+    update,
+)
 from aoq.training.together import Together, start_fabric
 from tests.conftest import uneven_dataset
 from tests.training.steps_together import everything_wrong
@@ -56,6 +65,88 @@ def test_every_image_and_text_of_a_step_is_read_once(collator, sampler):
     assert texts.tolist() == list(range(len(batch.texts.tokens)))
     assert len(batch.regions) == len(batch.regions.unique(dim=0))
     torch.testing.assert_close(batch.regions[batch.pairs.images], collator.regions(pairs[:, 0]))
+
+
+def test_a_batch_holds_what_the_sampler_drew_for_this_step(collator):
+    positives = collator.dataset.positives
+    lists, pairs = everything_wrong(positives), positives.pairs[:8]
+    sampler = OfflineSampler(lists, positives, config=SamplingConfig(), seed=0)
+    drawn = sampler.draw(pairs[:, 0], pairs[:, 1], epoch=2, step=3)
+    drawn = replace(drawn, valid=np.arange(len(pairs)) % 3 > 0)
+
+    class Told:
+        """Draws that are known, and asked for with this epoch and step."""
+
+        def draw(self, image_ids, text_ids, *, epoch, step):
+            assert (epoch, step) == (2, 3)
+            assert np.array_equal(np.stack([image_ids, text_ids], axis=1), pairs)
+            return drawn
+
+    settings = RoundConfig(loss=LossConfig(name="off_quin"))
+    (batch,) = make_batches(collator, pairs, settings=settings, sampler=Told(), epoch=2, step=3)
+    roles = {
+        "pairs": (pairs[:, 0], pairs[:, 1]),
+        "offline": (drawn.images, drawn.texts),
+        "partners": (drawn.partner_images, drawn.partner_texts),
+    }
+    for name, (images, texts) in roles.items():
+        role = getattr(batch, name)
+        assert torch.equal(batch.regions[role.images], collator.regions(images)), name
+        found, wanted = batch.texts[role.texts], collator.texts(texts)
+        assert torch.equal(found.lengths, wanted.lengths), name
+        width = wanted.tokens.shape[1]
+        assert torch.equal(found.tokens[:, :width], wanted.tokens), name
+        assert not found.tokens[:, width:].any(), name
+    assert batch.derived_mask.tolist() == drawn.valid.tolist()
+
+
+def test_only_the_diagonal_is_positive_where_the_published_program_says_so(collator):
+    image = int(np.argmax(collator.dataset.positives.texts_per_image()))
+    texts = collator.dataset.positives.texts_of(image)[:2]
+    pairs = np.array([(image, texts[0]), (image, texts[1])])
+    for diagonal_only in (False, True):
+        settings = RoundConfig(diagonal_only=diagonal_only)
+        (batch,) = make_batches(collator, pairs, settings=settings, sampler=None, epoch=0, step=0)
+        assert torch.equal(batch.negatives, ~torch.eye(2, dtype=torch.bool) & diagonal_only)
+
+
+def stepped(model, batches, settings):
+    """The gradient of a step."""
+    update(
+        model,
+        make_optimizer(model, settings),
+        batches,
+        settings=settings,
+        epoch=0,
+        together=Together(start_fabric(torch.device("cpu"))),
+    )
+    return torch.cat([value.grad.flatten() for value in model.parameters()])
+
+
+def test_gradients_are_clipped_and_parts_add_up(collator, sampler):
+    pairs = collator.dataset.positives.pairs[:12]
+
+    def gradient(**options):
+        settings = RoundConfig(loss=LossConfig(name="only_offline"), **options)
+        batches = make_batches(collator, pairs, settings=settings, sampler=sampler, epoch=0, step=0)
+        return stepped(small_model("vse", collator).train(), batches, settings)
+
+    whole = gradient(clip_norm=1e9)
+    assert float(whole.norm()) > 1
+    clipped = gradient(clip_norm=1e-3)
+    assert float(clipped.norm()) == pytest.approx(1e-3, rel=1e-3)
+    torch.testing.assert_close(clipped / clipped.norm(), whole / whole.norm())
+    torch.testing.assert_close(gradient(clip_norm=1e9, accumulate=3), whole)
+
+
+def test_weights_do_not_move_where_a_gradient_is_no_number(collator, sampler):
+    settings, _, batch = batch_of(collator, sampler, "online")
+    model = small_model("vse", collator).train()
+    next(model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(NotFiniteError, match="no longer finite"):
+        stepped(model, [batch], settings)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
 def test_a_step_reads_no_more_than_its_loss_needs(collator, sampler):
