@@ -6,12 +6,13 @@ so an interruption leaves the previous version or nothing.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ EVENTS = "events.jsonl"
 MANIFEST = "dataset.json"
 ROUND_ONE, ROUND_TWO = "round-one", "round-two"
 _LOCK = ".lock"
-_LEFTOVER = ".{}.*.part"  # what `atomic_file` and `atomic_folder` write under, before they rename
+_LEFTOVER = ".{}.????????.part"  # what `atomic_file` and `atomic_folder` rename in the end
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def remove_leftovers(folder: Path, *, of: str = "*") -> None:
     """Remove what a killed process had begun to write in `folder`, under the name `of`."""
-    for leftover in folder.glob(_LEFTOVER.format(of)):
+    for leftover in folder.glob(_LEFTOVER.format(of if of == "*" else glob.escape(of))):
         if leftover.is_dir():
             shutil.rmtree(leftover)
         else:
@@ -69,6 +70,28 @@ def set_aside(path: Path) -> Path:
     """Move a folder below a name that `remove_leftovers` knows; where it is then."""
     folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
     return path.replace(folder / path.name)
+
+
+@contextmanager
+def replacing_folder(path: Path, *, check: Callable[[], None]) -> Iterator[Path]:
+    """Like `atomic_folder`, also over a folder that is there, which stays whole until then.
+
+    `check` may still refuse when the new one is complete: much can happen in the meantime.
+    """
+    aside: Path | None = None
+    try:
+        with atomic_folder(path) as temporary:
+            yield temporary
+            check()
+            if path.exists():
+                aside = set_aside(path)
+    except BaseException:
+        if aside is not None and not path.exists():
+            aside.replace(path)
+        raise
+    finally:
+        if aside is not None and path.exists():
+            shutil.rmtree(aside.parent, ignore_errors=True)
 
 
 def remove_folder(path: Path) -> None:
@@ -106,7 +129,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         with suppress(json.JSONDecodeError):
             lines.append(json.loads(line))
     return lines

@@ -184,6 +184,27 @@ def test_the_cache_knows_a_picture_by_its_content(
     assert mean_colour.seen() == 2
 
 
+def test_a_picture_that_changes_while_it_is_read_is_not_kept_as_the_old_one(
+    tmp_path: Path, mean_colour: type[MeanColour], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = grey(tmp_path / "first.png", 10), grey(tmp_path / "second.png", 20)
+    old, decode = first.read_bytes(), extract.decode
+
+    def decode_late(picture: Path, canvas: Any) -> Any:
+        if picture == first:
+            grey(first, 90)
+        return decode(picture, canvas)
+
+    monkeypatch.setattr(extract, "decode", decode_late)
+    extraction = extract_pictures([first, second], DEFAULT_SOURCE)
+    assert list(extraction.stored) == [second]
+    assert extraction.skipped[first].reason == "was changed while it was read"
+    monkeypatch.setattr(extract, "decode", decode)
+    first.write_bytes(old)
+    (place,) = extract_pictures([first], DEFAULT_SOURCE).stored.values()
+    assert load_regions(place, DEFAULT_SOURCE)[0, 0] == 10
+
+
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AOQ_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")

@@ -130,6 +130,18 @@ def test_a_precomp_folder_can_be_searched_in_words_but_pictures_cannot_be_read(t
 # Photos
 
 
+def test_a_split_that_another_contains_is_not_indexed_twice(tmp_path):
+    data = write_precomp(tmp_path / "precomp")
+    for part in ("ims.npy", "caps.txt"):
+        shutil.copy(data / f"test_{part}", data / f"testall_{part}")
+    recipe = small_recipe(data)
+    train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+    found = build_index(tmp_path / "run")
+    assert [part.split for part in found.manifest.parts] == ["train", "dev", "testall"]
+    found = build_index(tmp_path / "run", Contents(splits=("test", "testall")), force=True)
+    assert [part.split for part in found.manifest.parts] == ["test", "testall"]
+
+
 def test_adding_photos_gives_what_indexing_them_at_once_gives(run, album):
     before = build_index(run, out=run / "later")
     added = add_photos(run, album, index=run / "later")

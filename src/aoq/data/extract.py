@@ -47,6 +47,8 @@ BATCH = 4
 UNDER_WAY = 64  # batches at most, from the first that is decoded to the last that is kept
 WORKERS = 0  # processes that decode pictures; without any, the cores that compute do it
 
+_CHANGED = Fault("was changed while it was read", "start again")
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -191,6 +193,9 @@ def _extract_missing(
     def compute(work: tuple[list[Path], Callable[[], list[Pixels | Fault]]]) -> dict[Path, Fault]:
         batch, decoded = work
         found = dict(zip(batch, decoded(), strict=True))
+        for at, pixels in found.items():
+            if not isinstance(pixels, Fault) and _hash_picture(missing[at]) != at.stem:
+                found[at] = _CHANGED
         usable = {at: pixels for at, pixels in found.items() if not isinstance(pixels, Fault)}
         if usable:
             for place, rows in zip(usable, backbone(list(usable.values())), strict=True):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from aoq.errors import UserError
-from aoq.storage import atomic_folder
+from aoq.storage import replacing_folder
 
 
 @contextmanager
@@ -16,12 +16,10 @@ def written_folder(
     folder: Path, *, what: str, is_ours: Callable[[Path], bool], force: bool
 ) -> Iterator[Path]:
     """A folder that takes its place when it is complete; what it replaces stays until then."""
-    refuse_taken(folder, what=what, is_ours=is_ours, force=force)
-    with atomic_folder(folder) as temporary:
+    check = partial(refuse_taken, folder, what=what, is_ours=is_ours, force=force)
+    check()
+    with replacing_folder(folder, check=check) as temporary:
         yield temporary
-        refuse_taken(folder, what=what, is_ours=is_ours, force=force)
-        if folder.exists():
-            shutil.rmtree(folder)
 
 
 def refuse_taken(folder: Path, *, what: str, is_ours: Callable[[Path], bool], force: bool) -> None:

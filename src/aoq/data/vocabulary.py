@@ -80,7 +80,7 @@ class Vocabulary:
     def load(cls, path: Path) -> Vocabulary:
         """Read the JSON of `save`, or a published one of SCAN or BFAN."""
         try:
-            content = parse_json(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_text(encoding="utf-8-sig"))
             ids = {str(word): int(number) for word, number in content["word2idx"].items()}
         except FileNotFoundError:
             raise UserError(f"{path} does not exist; expected a vocabulary.") from None

@@ -152,10 +152,16 @@ def _tried(matcher: Matcher, *, sample: int) -> Index:
 def _open_splits(data: Path, splits: Sequence[str], encoder: QueryEncoder) -> list[PairDataset]:
     """The splits to index, if their regions are what the model knows."""
     _require_alike(RegionSource.of_dataset(data), encoder, of=data)
-    datasets = [open_dataset(data, split) for split in splits or splits_of(data)]
+    datasets = [open_dataset(data, split) for split in splits or _distinct_splits(data)]
     for dataset in datasets:
         encoder.trained.require_width(dataset.features.shape[2], source=dataset.name)
     return datasets
+
+
+def _distinct_splits(data: Path) -> list[str]:
+    """All splits, but none that another contains, as COCO's testall does test."""
+    found = splits_of(data)
+    return [split for split in found if split != "test" or "testall" not in found]
 
 
 def _require_alike(source: RegionSource | None, encoder: QueryEncoder, *, of: Path) -> None:

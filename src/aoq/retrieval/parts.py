@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from aoq.data.dataset import PairDataset
-from aoq.data.regions import Boxes, dataset_boxes
+from aoq.data.regions import Boxes, RegionSource, dataset_boxes
 from aoq.errors import UserError
 from aoq.progress import track
 from aoq.retrieval.encoder import QueryEncoder
@@ -60,7 +60,8 @@ class PartWriter:
 
     def write_split(self, dataset: PairDataset, *, data: Path) -> None:
         """A part of a split of `data`."""
-        boxes = dataset_boxes(data, dataset.split)
+        is_grid = RegionSource.of_dataset(data) is not None  # the same for all images
+        boxes = None if is_grid else dataset_boxes(data, dataset.split)
         contents = _contents_of(dataset.pictures)
         self._write(dataset, split=dataset.split, contents=contents, boxes=boxes)
 
@@ -85,7 +86,7 @@ class PartWriter:
             _encode(dataset, part, self.encoder)
             if self.teacher is not None:
                 _encode(dataset, part / TEACHER, self.teacher)
-            if boxes is not None and boxes.strides[0]:  # else all images share a grid
+            if boxes is not None:
                 np.save(part / BOXES, boxes)
             entries = part / ENTRIES
             write_text(entries, json.dumps(_entries(dataset, contents), ensure_ascii=False))

@@ -23,7 +23,8 @@ from aoq.types import Ids
 
 RECALL_DEPTHS = (1, 5, 10)
 SAMPLE = 100
-_UNSEEN = ("test", "dev")  # splits that no model is trained on, those first that none is chosen by
+# Splits that no model is trained on, those first that none is chosen by.
+_UNSEEN = ("test", "testall", "dev")
 _QUERIES_AT_ONCE = 16
 
 

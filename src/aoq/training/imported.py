@@ -6,10 +6,9 @@ all. `origin.json` says that it was imported, and the hashes of the files it was
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +28,7 @@ from aoq.models.checkpoints import Checkpoint, read_checkpoint
 from aoq.models.translation import PublishedModel, translate
 from aoq.progress import EventLog, say, warn
 from aoq.recipes import save_recipe
-from aoq.storage import RunDirectory, atomic_folder, hash_file, is_vacant, set_aside, write_json
+from aoq.storage import RunDirectory, hash_file, is_vacant, replacing_folder, write_json
 from aoq.training.checkpoint import save_weights
 
 # Options of the published programs that mean what a setting of a round means.
@@ -88,7 +87,9 @@ def import_run(
         model=translated.config,
         round_one=_round_of(checkpoint.options),
     )
-    with _new_run(out, reads=reads, force=force) as run:
+    check = partial(_refuse_taken, out, reads=reads, force=force)
+    with replacing_folder(out, check=check) as temporary:
+        run = RunDirectory(temporary)
         _fill(run, recipe, translated, vocabulary=vocabulary, lists=lists)
         origin = {
             "imported": {
@@ -152,25 +153,6 @@ def _refuse_taken(out: Path, *, reads: list[Path], force: bool) -> None:
     for needed in reads:
         if needed.resolve().is_relative_to(out.resolve()):
             raise UserError(f"{out} holds {needed}, which is to be imported; choose another out.")
-
-
-@contextmanager
-def _new_run(out: Path, *, reads: list[Path], force: bool) -> Iterator[RunDirectory]:
-    """A run that takes its place when it is complete; what it replaces stays whole until then."""
-    aside: Path | None = None
-    try:
-        with atomic_folder(out) as temporary:
-            yield RunDirectory(temporary)
-            _refuse_taken(out, reads=reads, force=force)
-            if out.exists():
-                aside = set_aside(out)
-    except BaseException:
-        if aside is not None and not out.exists():
-            aside.replace(out)
-        raise
-    finally:
-        if aside is not None and out.exists():
-            shutil.rmtree(aside.parent, ignore_errors=True)
 
 
 def _fill(
