@@ -50,16 +50,15 @@ def ranking_tasks(folds: int) -> tuple[Task, Task]:
 def bootstrap_tasks() -> tuple[Task, Task]:
     positives = FOLD.positives()
     random = np.random.default_rng(0)
-    ranks = PairRanks(*random.geometric(0.2, size=(2, len(positives.pairs))))
-    fold = JudgedFold(positives, ranks)
+    pair_ranks = PairRanks(*random.geometric(0.2, size=(2, len(positives.pairs))))
+    fold = JudgedFold(positives, pair_ranks)
     own = fold.ranks.t2i.reshape(FOLD.images, -1)
 
     def loop() -> None:
         for _ in range(round(RESAMPLES * LOOP_SHARE)):
             drawn = random.integers(FOLD.images, size=FOLD.images)
-            i2t = np.array([fold.ranks.i2t[image] for image in drawn])
-            t2i = np.concatenate([own[image] for image in drawn])
-            Metrics.from_ranks(Ranks(i2t=i2t, t2i=t2i)).figures()
+            ranks = Ranks(i2t=fold.ranks.i2t[drawn], t2i=own[drawn].ravel())
+            Metrics.from_ranks(ranks).figures()
 
     return partial(resampled_figures, [fold], resamples=RESAMPLES), loop
 
