@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +23,14 @@ from tests.training.test_round import small_recipe, weights
 ROOT = Path(__file__).parents[2]
 
 
-def torchrun(*command: object, cwd: Path = ROOT) -> None:
+LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+
+
+def torchrun(*command: object) -> None:
     """Two processes on this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    arguments = [*launcher, "--standalone", *map(str, command)]
+    arguments = [*LAUNCHER, *map(str, command)]
     done = subprocess.run(
-        arguments, cwd=cwd, capture_output=True, text=True, check=False, timeout=600
+        arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
 
@@ -79,3 +84,47 @@ def test_a_whole_recipe_runs_in_two_processes_and_is_continued_by_them(tmp_path,
         file.unlink()
     torchrun(*command, tmp_path / "two")
     assert all(np.array_equal(before[name], value) for name, value in weights(last.path).items())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the process by /proc")
+def test_one_process_that_is_asked_to_stop_stops_all_and_they_go_on(tmp_path, precomp):
+    """None waits for it forever, and what is continued ends bit for bit the same."""
+    recipe = small_recipe(precomp)
+    longer = replace(recipe.round_one, epochs=40, log_every=1)
+    recipe = replace(recipe, rounds="one", round_one=longer)
+    save_recipe(recipe, tmp_path / "recipe.toml")
+    command = ("-m", "aoq", "run", tmp_path / "recipe.toml", "--out")
+    torchrun(*command, tmp_path / "whole")
+
+    events = RunDirectory(tmp_path / "stopped" / "round-one").events
+    with subprocess.Popen(
+        [*LAUNCHER, *map(str, command), str(tmp_path / "stopped")],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as started:
+        deadline = time.monotonic() + 300
+        while len(read_json_lines(events)) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        os.kill(process_of_rank(started.pid, 1), signal.SIGTERM)
+        started.wait(timeout=300)
+    assert started.returncode != 0
+    steps = [line for line in read_json_lines(events) if line["event"] == "steps"]
+    assert len(steps) < 40 * 3
+
+    torchrun(*command, tmp_path / "stopped")
+    whole, stopped = (weights(tmp_path / name / "round-one") for name in ("whole", "stopped"))
+    assert all(np.array_equal(whole[name], value) for name, value in stopped.items())
+
+
+def process_of_rank(launcher: int, rank: int) -> int:
+    """The process that a launcher started for a rank."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    (found,) = (
+        int(child)
+        for child in children
+        if f"RANK={rank}" in Path(f"/proc/{child}/environ").read_bytes().decode().split("\0")
+    )
+    return found
