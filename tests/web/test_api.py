@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -22,7 +24,9 @@ from aoq.experiments.runs import RunSummary
 from aoq.mining.candidates import CandidateLists
 from aoq.retrieval.indexing import Contents, build_index
 from aoq.retrieval.matcher import Matcher
+from aoq.storage import RunDirectory, append_json_line, hash_file, read_json_lines
 from aoq.training.two_rounds import run_recipe
+from aoq.web import history
 from aoq.web.app import make_app
 from aoq.web.limits import Limits
 from aoq.web.refusals import RefusedError
@@ -166,6 +170,23 @@ def test_negatives_of_another_split_are_refused_with_the_reason(client):
     assert "training split" in refused["error"]
 
 
+def test_negatives_of_other_data_than_the_index_are_not_shown(tmp_path):
+    """Ids are the same in all precomp folders, so they do not tell."""
+    own, other = (write_precomp(tmp_path / name, seed=seed) for seed, name in enumerate("ab"))
+    run_recipe(tmp_path / "run", small_recipe(own))
+    matchers = []
+    for data in (own, other):
+        index = tmp_path / f"index-{data.name}"
+        build_index(tmp_path / "run", Contents(data=data), out=index)
+        matchers.append(Matcher.load(tmp_path / "run", index=index))
+    with TestClient(make_app(matchers), base_url="http://localhost") as client:
+        runs = client.get("/api/status").json()["runs"]
+        refused = asked(client, f"{runs[1]['name']}/negatives/image/0", 409)
+    assert [run["has_negatives"] for run in runs] == [True, False]
+    assert "another data set" in runs[1]["negatives_reason"]
+    assert refused["error"] == runs[1]["negatives_reason"]
+
+
 def test_curves_are_those_of_both_rounds(client, served_runs):
     vsrn = asked(client, f"{VSRN}/curves")["rounds"]
     assert [shown["name"] for shown in vsrn] == ["round-one", "round-two"]
@@ -186,6 +207,27 @@ def test_results_come_with_the_settings_that_are_not_the_papers(client, served_r
     assert result == {"split": "test", **RunSummary.read(served_runs.bfan).test}
 
 
+def test_results_are_those_of_the_runs_own_weights_and_data(served_runs, tmp_path):
+    path = shutil.copytree(RunSummary.read(served_runs.bfan).path, tmp_path / "run")
+    run = RunDirectory(path)
+    (test,) = read_json_lines(run.results)
+    dev = {**test, "split": "dev", "data": json.loads(run.origin.read_text())["dev"], "rsum": 7.0}
+    for line in (
+        {**dev, "data": "other", "rsum": 1.0},
+        dev,
+        {**dev, "data": "other", "rsum": 2.0},
+        {**test, "model": f"{test['model']}+{test['model']}", "rsum": 3.0},
+        {**test, "data": "other", "rsum": 4.0},
+        {**test, "model": "replaced", "rsum": 5.0},
+    ):
+        append_json_line(run.results, line)
+    found = {result.split: result.model_dump() for result in history.results(path).results}
+    assert found.keys() == {"test", "dev"}
+    assert (found["test"]["rsum"], found["dev"]["rsum"]) == (test["rsum"], 7.0)
+    run.model.write_bytes(b"trained further")
+    assert history.results(path).results == []
+
+
 def test_entries_are_listed_page_by_page(client, matchers):
     pages = [
         asked(client, f"{VSRN}/entries", kind="text", split="dev", offset=offset, limit=50)
@@ -195,6 +237,24 @@ def test_entries_are_listed_page_by_page(client, matchers):
     listed = [entry["number"] for page in pages for entry in page["entries"]]
     texts = matchers[0].index.texts
     assert listed == [text.number for text in texts if text.split == "dev"]
+
+
+def test_a_split_that_is_not_indexed_has_no_entries(client):
+    assert asked(client, f"{VSRN}/entries", split="testall") == {"total": 0, "entries": []}
+
+
+def test_every_split_that_the_status_lists_can_be_asked_for(tmp_path):
+    data = write_precomp(tmp_path / "precomp")
+    for file in ("ims.npy", "caps.txt"):
+        (data / f"test_{file}").rename(data / f"testall_{file}")
+    run_recipe(tmp_path / "run", replace(small_recipe(data), rounds="one"))
+    build_index(tmp_path / "run", Contents(splits=["dev", "testall"]))
+    app = make_app([Matcher.load(tmp_path / "run")])
+    with TestClient(app, base_url="http://localhost") as client:
+        (run,) = client.get("/api/status").json()["runs"]
+        found = [asked(client, f"{run['name']}/entries", split=split) for split in run["splits"]]
+    assert run["splits"] == ["dev", "testall"]
+    assert [page["total"] for page in found] == [6, 6]
 
 
 def test_entries_can_be_searched_by_the_beginnings_of_words(client, matchers):
@@ -212,6 +272,7 @@ def test_an_entry_comes_with_what_belongs_to_it(client, matchers):
     image, text = index.images[3], index.texts[index.images[3].texts[-1]]
     answer = asked(client, f"{VSRN}/entries/image/{image.number}")
     assert answer["entry"]["id"] == image.id
+    assert answer["entry"]["content"] == hash_file(image.picture)
     assert [partner["number"] for partner in answer["partners"]] == list(image.texts)
     assert answer["partners"][-1]["text"] == text.text
     answer = asked(client, f"{VSRN}/entries/text/{text.number}")
@@ -434,6 +495,16 @@ def test_pictures_of_another_index_have_other_addresses(client, proposing):
     assert here.partition("?")[0] == there.partition("?")[0], "the same number"
     assert here != there
     assert client.get(here).headers["content-type"] == "image/jpeg"
+    refused = client.get(there)
+    assert refused.status_code == 404
+    assert "not served here" in refused.json()["error"]
+
+
+def test_runs_with_indexes_of_the_same_entries_say_so(client, proposing):
+    vsrn, bfan = (run["index"] for run in client.get("/api/status").json()["runs"])
+    other = proposing[0].get("/api/status").json()["runs"][1]["index"]
+    assert vsrn == bfan
+    assert other != vsrn
 
 
 def test_an_index_that_was_made_again_is_not_mixed_with_the_old_one(served_runs, tmp_path):

@@ -11,6 +11,11 @@ from urllib.parse import urlencode
 
 import pytest
 
+from aoq.retrieval.indexing import Contents, build_index
+from aoq.retrieval.matcher import Matcher
+from aoq.web.app import make_app
+from aoq.web.limits import Limits
+from aoq.web.server import running
 from tests.web.conftest import picture_bytes
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -173,6 +178,20 @@ def test_a_sentence_finds_photos_with_their_scores(visit, ask):
     expect(page.get_by_role("button", name="Show more")).to_be_focused()
 
 
+@pytest.mark.parametrize(
+    ("view", "query"), [("photos", {"text": "a bird"}), ("sentences", {"image": 0})]
+)
+def test_no_more_is_drawn_than_can_be_found(visit, view, query):
+    page = visit.page
+    answers: list[sync_api.Route] = []
+    page.route(re.compile(r"/(images|texts)\?"), lambda route: answers.append(route))
+    page.goto(f"{visit.server}/#/{view}?{urlencode({**query, 'top': 10_000})}")
+    expect(page.locator("section .waiting")).to_have_count(100)
+    answers[0].continue_()
+    visit.settled()
+    assert "top=100" in answers[0].request.url
+
+
 def test_unknown_words_are_named(visit):
     page = visit.open("photos", text="a red zyzzyva")
     expect(page.locator(".remark")).to_have_text(
@@ -285,6 +304,19 @@ def test_a_photo_can_be_picked_by_a_word(visit):
     assert re.search(r"image=\d+", page.url)
 
 
+@pytest.mark.parametrize("kind", ["image", "text"])
+def test_an_anchor_is_picked_from_the_training_split(visit, ask, kind):
+    page = visit.open("negatives", kind=kind, number=0)
+    page.get_by_role("button", name="Pick one").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Word").fill("a")
+    with page.expect_response(re.compile("query=a")) as response:
+        dialog.get_by_role("button", name="Filter").click()
+    found = response.value.json()
+    assert found["total"] == ask("entries", kind=kind, split="train", query="a")["total"]
+    assert found["total"] < ask("entries", kind=kind, query="a")["total"]
+
+
 def test_correct_sentences_are_ticked(visit, known_image, ask):
     page = visit.open("sentences", image=known_image)
     right = [hit["text"] for hit in ask("texts", image=known_image)["hits"] if hit["correct"]]
@@ -349,6 +381,82 @@ def test_an_entry_that_the_other_index_lacks_is_named(uneven, ask, proposing):
     page = uneven.open("compare", VSRN, other=proposing[1], text_number=text["number"])
     expect(page.locator(".column").nth(1).locator(".card a")).to_have_count(12)
     expect(page.locator(".column").nth(1).locator(".tick")).to_have_count(0)
+    expect(page.locator(".column-top").first).to_contain_text("correct")
+    expect(page.locator(".verdict")).to_have_text(re.compile(r"^\d+ of the first 12 photos are in"))
+
+
+@pytest.fixture
+def first_of_test(ask) -> dict[str, dict]:
+    """The first photo and text of the test split, which BFAN there has under the number 0."""
+    found = {
+        kind: ask("entries", VSRN, kind=kind, split="test", limit=1)["entries"][0]
+        for kind in ("image", "text")
+    }
+    assert all(entry["number"] > 0 for entry in found.values())
+    return found
+
+
+def test_another_run_is_chosen_with_the_same_entries(uneven, first_of_test):
+    image, text = (first_of_test[kind]["number"] for kind in ("image", "text"))
+    page = uneven.open("sentences", VSRN, image=image)
+    page.get_by_label("Run").select_option(uneven.runs[BFAN])
+    expect(page).to_have_url(re.compile(r"[?&]image=0(&|$)"))
+    uneven.settled()
+    page = uneven.open("photos", VSRN, text_number=text)
+    page.get_by_label("Run").select_option(uneven.runs[BFAN])
+    expect(page).to_have_url(re.compile(r"[?&]text_number=0(&|$)"))
+    uneven.settled()
+    page = uneven.open("sentences", VSRN, image=0)
+    page.get_by_label("Run").select_option(uneven.runs[BFAN])
+    expect(page.locator(".state")).to_contain_text("No photo yet")
+
+
+def test_attention_of_another_run_is_of_the_same_photo_and_sentence(uneven, first_of_test):
+    image, text = first_of_test["image"], first_of_test["text"]
+    page = uneven.open("photo", VSRN, image=image["number"], text_number=text["number"])
+    link = page.get_by_role("link", name=re.compile("^Look with"))
+    expect(link).to_have_attribute("href", re.compile(r"[?&]image=0&.*text_number=0\b"))
+    link.click()
+    expect(page.locator(".region").first).to_be_attached()
+    expect(page.locator(".stage img")).to_have_attribute("alt", image["text"])
+
+
+def test_swapped_runs_are_compared_on_the_same_photo(uneven, first_of_test):
+    image = first_of_test["image"]
+    page = uneven.open("compare", VSRN, other=uneven.runs[BFAN], image=image["number"])
+    page.get_by_role("button", name="Swap").click()
+    expect(page).to_have_url(re.compile(r"[?&]image=0(&|$)"))
+    expect(page.locator(".verdict img")).to_have_attribute("alt", image["text"])
+
+
+def test_attention_is_of_the_sentence_in_the_address(visit):
+    """A number that stands for another sentence, or for none, does not replace it."""
+    visit.expected.add(404)
+    for number in (0, 999_999):
+        page = visit.open("photo", image=0, text_number=number, text="a red bird")
+        expect(page.locator(".word")).to_have_text(["a", "red", "bird"])
+
+
+def test_photos_of_two_folders_with_the_same_name_are_told_apart(browser, served_runs, tmp_path):
+    folders = [tmp_path / name for name in "ab"]
+    for shade, folder in enumerate(folders):
+        folder.mkdir()
+        (folder / "photo.png").write_bytes(picture_bytes("PNG", size=(64, 48 + shade)))
+    matchers = []
+    for run, pictures in ((served_runs.vsrn, folders), (served_runs.bfan, folders[::-1])):
+        index = tmp_path / f"index-{run.name}"
+        build_index(run, Contents(splits=["test"], pictures=pictures), out=index)
+        matchers.append(Matcher.load(run, index=index))
+    *_, first, second = matchers[0].index.images
+    assert first.id == second.id
+    limits = Limits()
+    with running(make_app(matchers, limits=limits), limits) as server:
+        context = browser.new_context()
+        visit = Visit(context.new_page(), server, ["vsrn-round-two", "bfan-round-two"])
+        page = visit.open("compare", VSRN, image=first.number)
+        link = page.locator(".column").nth(1).locator("a").first
+        expect(link).to_have_attribute("href", re.compile(rf"[?&]image={second.number}&"))
+        context.close()
 
 
 def test_a_run_with_a_teacher_says_how_much_is_found(uneven, proposing):
@@ -459,6 +567,31 @@ def test_a_run_shows_curves_results_and_settings(visit, ask):
     rsum = page.locator(".wide-table").first.locator("tbody tr").first.locator("td").last
     assert float(rsum.inner_text()) == pytest.approx(answer["results"][0]["rsum"], abs=0.051)
     expect(page.locator(".settings dt")).to_have_text(list(answer["settings"]))
+
+
+def test_a_run_that_is_still_training_is_asked_again(visit):
+    asked: list[str] = []
+
+    def count_up(route: sync_api.Route) -> None:
+        what = route.request.url.rpartition("/")[2]
+        asked.append(what)
+        times = asked.count(what)
+        answer = route.fetch().json()
+        if what == "results":
+            answer["results"][0]["rsum"] = 100 + times
+        if what == "status":
+            answer["runs"][VSRN]["test"]["rsum"] = 200 + times
+        route.fulfill(json=answer)
+
+    visit.page.route(re.compile("/(curves|results|status)$"), count_up)
+    page = visit.open("run")
+    rsums = page.locator(".wide-table").first.locator("tbody td:last-child")
+    expect(rsums).to_have_text(["101.0", "202.0"])
+    page.get_by_role("link", name="Photos").click()
+    visit.settled()
+    page.get_by_role("link", name="Run", exact=True).click()
+    expect(rsums).to_have_text(["102.0", "203.0"])
+    assert asked.count("curves") == 2
 
 
 def change_status(page: sync_api.Page, change: Callable[[dict], None]) -> None:

@@ -42,6 +42,9 @@ class RunAnswer(BaseModel):
     model: str
     images: int
     texts: int
+    index: str = Field(
+        description="Names what it holds: numbers mean the same in runs where this is the same."
+    )
     splits: list[str] = Field(description="Those that entries of the index belong to.")
     reads_pictures: bool = Field(description="Whether pictures can be uploaded.")
     has_attention: bool
@@ -136,6 +139,9 @@ class EntryAnswer(BaseModel):
     id: str
     text: str
     picture: str | None
+    content: str | None = Field(
+        description="SHA-256 of the picture, if it was there when it was indexed."
+    )
     split: str | None
 
 

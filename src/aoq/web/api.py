@@ -220,7 +220,14 @@ async def entries(
     run: Run,
     service: Shared,
     kind: Kind = "image",
-    split: Annotated[Literal["train", "dev", "test"] | None, Query()] = None,
+    split: Annotated[
+        str | None,
+        Query(
+            max_length=64,
+            pattern="^[A-Za-z0-9_-]+$",
+            description="One of those that the status lists.",
+        ),
+    ] = None,
     entry_id: Annotated[
         str | None,
         Query(alias="id", max_length=QUERY_CHARACTERS, description="Of one entry, in any index."),
@@ -261,10 +268,16 @@ async def entry(run: Run, service: Shared, kind: Kind, number: Number) -> OneEnt
     responses={200: {"content": {"image/jpeg": {}}, "description": "A JPEG."}},
 )
 async def picture(
-    run: Run, service: Shared, number: Number, size: Literal["thumb", "full"] = "thumb"
+    run: Run,
+    service: Shared,
+    number: Number,
+    size: Literal["thumb", "full"] = "thumb",
+    index: Annotated[
+        str | None, Query(max_length=64, description="The index that the number is of.")
+    ] = None,
 ) -> Response:
     """The picture of an image of the index."""
-    made = await service.workers.do(run.picture, number, side=_SIDES[size])
+    made = await service.workers.do(run.picture, number, side=_SIDES[size], index=index)
     headers = {"Cache-Control": "private, max-age=3600"}
     return Response(made, media_type="image/jpeg", headers=headers)
 

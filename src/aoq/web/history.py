@@ -13,7 +13,7 @@ from typing import Any
 from aoq.config import Recipe
 from aoq.experiments.runs import METRICS, RunSummary
 from aoq.recipes import dotted_settings
-from aoq.storage import ROUND_ONE, RunDirectory, read_json_lines
+from aoq.storage import ROUND_ONE, RunDirectory, hash_file, read_json_lines
 from aoq.web.answers import CurvesAnswer, EpochAnswer, ResultAnswer, ResultsAnswer, RoundAnswer
 
 _PLACES = ("data", "candidates")  # folders of this machine, which are nobody's business
@@ -34,21 +34,45 @@ def curves(run: Path) -> CurvesAnswer:
 
 def results(run: Path) -> ResultsAnswer:
     """The settings that are not the paper's, and the last result on each split."""
-    usual = dotted_settings(Recipe())
-    settings = dotted_settings(RunSummary.read(run).recipe)
-    last = {
-        line["split"]: {"split": line["split"], **_figures(line)}
-        for line in read_json_lines(RunDirectory(run).results)
-        if isinstance(line, dict) and isinstance(line.get("split"), str)
-    }
+    usual, summary = dotted_settings(Recipe()), RunSummary.read(run)
+    settings = dotted_settings(summary.recipe)
+    last = {line["split"]: line for line in _own_results(summary)}
     return ResultsAnswer(
         settings={
             name: value
             for name, value in settings.items()
             if value != usual[name] and name not in _PLACES
         },
-        results=[ResultAnswer(**line) for line in last.values()],
+        results=[
+            ResultAnswer.model_validate({"split": split, **_figures(line)})
+            for split, line in last.items()
+        ],
     )
+
+
+def _own_results(run: RunSummary) -> list[dict[str, Any]]:
+    """The results of the run's weights as they are, on its own data.
+
+    Those of ensembles, of weights since replaced and of other data are in the same file. Where the
+    run does not say which data are its own, they are those that it was judged on first.
+    """
+    directory = RunDirectory(run.path)
+    lines = [
+        line
+        for line in read_json_lines(directory.results)
+        if isinstance(line, dict) and isinstance(line.get("split"), str)
+    ]
+    if not lines:
+        return []
+    own = {line["split"]: line.get("data") for line in reversed(lines)}
+    origins = {"train": run.origins["data"], "dev": run.origins["dev"]}
+    own |= {split: data for split, data in origins.items() if data is not None}
+    weights = hash_file(directory.require_trained().model)
+    return [
+        line
+        for line in lines
+        if line.get("model") == weights and line.get("data") == own[line["split"]]
+    ]
 
 
 def _epochs(events: Iterable[Mapping[str, Any]]) -> list[EpochAnswer]:

@@ -1,7 +1,7 @@
 """The mined negatives of a run, in the numbers of its index.
 
 Lists are mined on the training split and count its images and texts from zero; an index may hold
-other splits and photos besides. An entry has the same id in both.
+other splits and photos besides. Where both are of the same data, an entry has the same id in both.
 """
 
 from __future__ import annotations
@@ -71,13 +71,18 @@ class Negatives:
         except UserError as error:
             warn(f"the negatives of {run} are not shown: {error}")
             return "The negatives that were mined cannot be read; the server's log says why."
-        try:
-            return cls(lists, dataset, index)
-        except KeyError:
+        indexed = index.manifest.fingerprints.get("train")
+        if indexed is None:
             return (
                 "Negatives are mined on the training split, which the index does not hold; make "
                 "it again with `aoq index` and all splits."
             )
+        if indexed != dataset.fingerprint:
+            return (
+                "The negatives were mined on another data set than the index was made of; make it "
+                "again with `aoq index` and the data of the run."
+            )
+        return cls(lists, dataset, index)
 
     def of(self, kind: Kind, number: int, *, depth: int) -> AnchorNegatives:
         """Those of an image or text of the index."""

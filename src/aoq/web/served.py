@@ -65,9 +65,8 @@ class ServedRun:
         }
         self._negatives = Negatives.open(matcher.run, matcher.index)
         self._no_uploads = _prepare_pictures(matcher, threads=threads)
-        manifest = matcher.index.manifest
-        known_by = [manifest.model_hash, *(part.entries_hash for part in manifest.parts)]
-        self._index_hash = hash_parts(*(part.encode() for part in known_by))[:12]
+        parts = matcher.index.manifest.parts
+        self._index_hash = hash_parts(*(part.entries_hash.encode() for part in parts))[:12]
 
     @property
     def path(self) -> Path:
@@ -86,6 +85,7 @@ class ServedRun:
             model=matcher.model_name,
             images=len(self._images),
             texts=len(self._texts),
+            index=self._index_hash,
             splits=[split for split in splits if split is not None],
             reads_pictures=self.reads_pictures,
             has_attention=matcher.has_attention,
@@ -246,7 +246,12 @@ class ServedRun:
             provenance=found.provenance,
         )
 
-    def picture(self, number: int, *, side: int) -> bytes:
+    def picture(self, number: int, *, side: int, index: str | None) -> bytes:
+        """A JPEG; refused where the number is said to be of another index."""
+        if index not in (None, self._index_hash):
+            raise RefusedError(
+                404, "The picture is of an index that is not served here; load the page again."
+            )
         self._require("image", number)
         picture = self._images[number].picture
         if picture is None:
@@ -281,6 +286,7 @@ class ServedRun:
             id=entry.id,
             text=self._first_caption(entry) if isinstance(entry, ImageEntry) else entry.text,
             picture=self._address(entry) if isinstance(entry, ImageEntry) else None,
+            content=entry.content if isinstance(entry, ImageEntry) else None,
             split=entry.split,
         )
 

@@ -1,9 +1,11 @@
 /**
- * Requests to the server behind the page. Answers do not change while it runs, so they are kept:
- * going back shows at once what was there. An error is the server's own sentence.
+ * Requests to the server behind the page. Most answers do not change while it runs, so they are
+ * kept: going back shows at once what was there. A run may still be training, so what tells of that
+ * is asked for each time. An error is the server's own sentence.
  */
 
 const KEPT_ANSWERS = 200;
+const CHANGING = /\/(status|curves|results)$/;
 const kept = new Map();
 
 /** What went wrong, in a sentence for the person. */
@@ -28,8 +30,10 @@ export function get(path, parameters = {}) {
   );
   const address = given.length ? `${path}?${new URLSearchParams(given)}` : path;
   if (!kept.has(address)) {
-    kept.set(address, request(address));
-    kept.get(address).catch(() => kept.delete(address));
+    const answer = request(address);
+    const forget = () => kept.delete(address);
+    kept.set(address, answer);
+    answer.then(() => CHANGING.test(path) && forget(), forget);
     if (kept.size > KEPT_ANSWERS) kept.delete(kept.keys().next().value);
   }
   return kept.get(address);

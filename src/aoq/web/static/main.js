@@ -9,6 +9,7 @@ import { address, parsed } from "./address.js";
 import { busy, get } from "./api.js";
 import { h, icon } from "./dom.js";
 import { failure, state } from "./parts.js";
+import { forRun } from "./queries.js";
 import * as compare from "./views/compare.js";
 import * as negatives from "./views/negatives.js";
 import * as photo from "./views/photo.js";
@@ -150,15 +151,12 @@ function drawNavigation(view, chosen, parameters) {
 
 function runChoice(view, chosen, parameters) {
   if (status.runs.length === 1) return [h("span", { class: "only-run" }, chosen.label)];
-  const change = (event) =>
-    (location.hash = address(
-      view,
-      forRun(
-        parameters,
-        chosen,
-        status.runs.find((one) => one.name === event.target.value),
-      ),
-    ));
+  const { signal } = leaving;
+  const change = async (event) => {
+    const other = status.runs.find((one) => one.name === event.target.value);
+    const target = address(view, await forRun(parameters, chosen, other));
+    if (!signal.aborted) location.hash = target;
+  };
   const options = status.runs.map((one) =>
     h("option", { value: one.name, selected: one === chosen }, one.label),
   );
@@ -166,13 +164,6 @@ function runChoice(view, chosen, parameters) {
     h("label", { for: "chosen-run" }, "Run"),
     h("select", { id: "chosen-run", onchange: change }, ...options),
   ];
-}
-
-/** Parameters for another run: numbers mean the same entries only in an index of the same data. */
-function forRun(parameters, from, to) {
-  if (from.images === to.images && from.texts === to.texts) return { ...parameters, run: to.name };
-  const { text, upload } = parameters;
-  return { run: to.name, text, upload };
 }
 
 function tellBusy(seconds) {

@@ -64,7 +64,8 @@ export function randomSeed() {
 }
 
 function found(run, kind, { split, word, seed }) {
-  if (word) return ofRun(run, "entries", { kind, query: word, limit: SHOWN[kind] });
+  const only = split === "train" ? split : null; // others are preferred, but not needed
+  if (word) return ofRun(run, "entries", { kind, split: only, query: word, limit: SHOWN[kind] });
   return sampleOf(run, kind, { split, limit: SHOWN[kind], seed });
 }
 

@@ -3,6 +3,7 @@
  * are known; free texts and uploaded pictures have none.
  */
 
+import { number as numberOf } from "./address.js";
 import { ApiError, ofRun, postPicture } from "./api.js";
 
 /**
@@ -29,11 +30,56 @@ export async function textsFor(run, { image, upload }, top) {
   return upload ? textsForUpload(run, upload, top) : ofRun(run, "texts", { image, top });
 }
 
-/** An entry of a run's index, and the same one in that of another; null where it is not there. */
+/**
+ * An entry of a run's index, and the same one in that of another; null where it is not there.
+ * Photos of several folders may share an id: the picture tells them apart, where it is known.
+ */
 export async function entryIn(other, run, kind, number) {
   const { entry } = await ofRun(run, `entries/${kind}/${number}`);
   const { entries } = await ofRun(other, "entries", { kind, id: entry.id });
-  return { entry, there: entries.find((one) => one.text === entry.text) ?? null };
+  const alike = entries.filter((one) => one.text === entry.text);
+  const there =
+    alike.find((one) => one.content === entry.content) ??
+    alike.find((one) => one.content === null || entry.content === null);
+  return { entry, there: there ?? null };
+}
+
+/** A sentence for another run; what no number stands for, or not that sentence, is in words. */
+export async function sentenceIn(other, run, { text, number }) {
+  if (number === null) return { text, number };
+  try {
+    const { entry, there } = await entryIn(other, run, "text", number);
+    if (!text || text === entry.text) return { text: entry.text, number: there?.number ?? null };
+  } catch (error) {
+    if (error.status !== 404 || !text) throw error;
+  }
+  return { text, number: null };
+}
+
+/**
+ * Parameters of an address for another run: numbers mean the same only where the indexes hold the
+ * same. Else the entries are looked for, and those that are not found are left out.
+ */
+export async function forRun(parameters, from, to) {
+  if (from.index === to.index) return { ...parameters, run: to.name };
+  const { kind, text = "", upload } = parameters;
+  const numberIn = async (name, kind) => {
+    const number = numberOf(parameters, name);
+    if (number === null) return null;
+    return (await entryIn(to.name, from.name, kind, number)).there?.number ?? null;
+  };
+  try {
+    const [image, number, sentence] = await Promise.all([
+      numberIn("image", "image"),
+      numberIn("number", kind === "text" ? "text" : "image"),
+      sentenceIn(to.name, from.name, { text, number: numberOf(parameters, "text_number") }),
+    ]);
+    const found = { image, number, text: sentence.text, text_number: sentence.number };
+    return { ...parameters, ...found, run: to.name };
+  } catch (error) {
+    if (error instanceof ApiError) return { run: to.name, kind, text, upload };
+    throw error;
+  }
 }
 
 /** A photo of the index with its captions. */
@@ -84,8 +130,8 @@ async function textsForUpload(run, name, top) {
 }
 
 /** Attention between a picture and a sentence; a picture the server has dropped is sent again. */
-export async function attentionFor(run, { image, upload }, { text, number }) {
-  const sentence = number !== null ? { text_number: number } : { text };
+export async function attentionFor(run, { image, upload }, asked) {
+  const sentence = await sentenceOf(run, asked);
   if (!upload) return ofRun(run, "attention", { image, ...sentence });
   const token = async () => (await textsForUpload(run, upload, 1)).upload;
   try {
@@ -94,5 +140,18 @@ export async function attentionFor(run, { image, upload }, { text, number }) {
     if (error.status !== 404 || !uploads.has(upload)) throw error;
     uploads.get(upload).answers.delete(`${run} 1`);
     return ofRun(run, "attention", { upload: await token(), ...sentence });
+  }
+}
+
+/** A sentence as a parameter; here too a number counts only where it stands for the same. */
+async function sentenceOf(run, { text, number }) {
+  if (number === null) return { text };
+  if (!text) return { text_number: number };
+  try {
+    const { entry } = await ofRun(run, `entries/text/${number}`);
+    return entry.text === text ? { text_number: number } : { text };
+  } catch (error) {
+    if (error.status === 404) return { text };
+    throw error;
   }
 }

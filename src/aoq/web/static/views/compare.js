@@ -19,7 +19,15 @@ import {
   waitingRows,
 } from "../parts.js";
 import { pick } from "../picker.js";
-import { entryIn, imagesFor, photoOf, textsFor, uploadedFile } from "../queries.js";
+import {
+  entryIn,
+  forRun,
+  imagesFor,
+  photoOf,
+  sentenceIn,
+  textsFor,
+  uploadedFile,
+} from "../queries.js";
 import { uploadedPicture } from "../uploaded.js";
 import { fillIn, sentenceForm } from "./photos.js";
 
@@ -76,7 +84,12 @@ export function show(page) {
 }
 
 function runChoices(page, run, other) {
-  const choice = (name, label, chosen, barred) =>
+  const go = async (left, right) => {
+    const parameters = await forRun(page.parameters, run, left);
+    if (page.alive()) page.go("compare", { ...parameters, other: right.name });
+  };
+  const named = (event) => page.status.runs.find((one) => one.name === event.target.value);
+  const choice = (name, label, chosen, barred, choose) =>
     h(
       "label",
       {},
@@ -85,21 +98,24 @@ function runChoices(page, run, other) {
         "select",
         {
           id: name,
-          onchange: (event) =>
-            page.go("compare", { ...page.parameters, [name]: event.target.value }),
+          onchange: (event) => choose(named(event)),
         },
         ...page.status.runs
           .filter((one) => one !== barred)
           .map((one) => h("option", { value: one.name, selected: one === chosen }, one.label)),
       ),
     );
-  const swap = () => page.go("compare", { ...page.parameters, run: other.name, other: run.name });
   return h(
     "div",
     { class: "choices-of-runs" },
-    choice("run", "Left", run, other),
-    h("button", { type: "button", id: "swap", onclick: swap }, icon("shuffle"), "Swap"),
-    choice("other", "Right", other, run),
+    choice("run", "Left", run, other, (left) => go(left, other)),
+    h(
+      "button",
+      { type: "button", id: "swap", onclick: () => go(other, run) },
+      icon("shuffle"),
+      "Swap",
+    ),
+    choice("other", "Right", other, run, (right) => go(run, right)),
   );
 }
 
@@ -203,21 +219,13 @@ async function translated(run, query, first) {
       404,
     );
   }
-  return query.number === null ? query : { ...query, ...(await translatedText(run, query, first)) };
+  return { ...query, ...(await sentenceIn(run.name, first.name, query)) };
 }
 
-/** What no number stands for, or not that sentence, is asked in words. */
-async function translatedText(run, { text, number }, first) {
-  try {
-    const { entry, there } = await entryIn(run.name, first.name, "text", number);
-    if (!text || text === entry.text) return { text: entry.text, number: there?.number ?? null };
-  } catch (error) {
-    if (error.status !== 404 || !text) throw error;
-  }
-  return { text, number: null };
-}
-
-/** What the two answers have in common, and which has the correct one further up, as a sentence. */
+/**
+ * What the two answers have in common, and, where both know what is correct, which has it further
+ * up, as a sentence.
+ */
 function verdict(answers, runs, kind) {
   if (answers.some((answer) => answer.error))
     return "There is nothing to compare where a run gives no answer.";
@@ -225,7 +233,8 @@ function verdict(answers, runs, kind) {
   const ids = new Set(right.map((hit) => hit.id));
   const shared = left.filter((hit) => ids.has(hit.id)).length;
   const common = `${shared} of the first ${left.length} ${kind} are in both.`;
-  if (![...left, ...right].some((hit) => hit.correct !== null)) return common;
+  const isKnown = (hits) => hits.some((hit) => hit.correct !== null);
+  if (!isKnown(left) || !isKnown(right)) return common;
   return `${rankVerdict(firstCorrect(left), firstCorrect(right), runs)} ${common}`;
 }
 

@@ -7,7 +7,7 @@ import { attention } from "../attention.js";
 import { h, icon } from "../dom.js";
 import { heading, load, photo, photoGrid, prose, state, waitingCards } from "../parts.js";
 import { pick, randomSeed } from "../picker.js";
-import { attentionFor, photoWithCaptions, sampleOf, uploadedFile } from "../queries.js";
+import { attentionFor, forRun, photoWithCaptions, sampleOf, uploadedFile } from "../queries.js";
 import { uploadedPicture } from "../uploaded.js";
 import { sentenceForm } from "./photos.js";
 
@@ -60,7 +60,7 @@ function choose(page) {
       title,
       "Choose a photo, then point at the words of a sentence to see which regions they look at.",
     ),
-    run.has_attention ? "" : noAttention(page, {}),
+    run.has_attention ? "" : noAttention(page, attentive(page).map(({ name }) => ({ run: name }))),
     h(
       "div",
       { class: "line" },
@@ -162,11 +162,14 @@ function links(page, query) {
 
 function lookAt(page, { query, sentence, stage, words, picture }) {
   const { run } = page;
-  if (!run.has_attention)
-    return words.append(
-      plainSentence(sentence),
-      noAttention(page, { ...query, text: sentence.text, text_number: sentence.number }),
-    );
+  if (!run.has_attention) {
+    const asked = { ...query, text: sentence.text, text_number: sentence.number };
+    return load(page, words, {
+      waiting: [plainSentence(sentence)],
+      ask: () => Promise.all(attentive(page).map((other) => forRun(asked, run, other))),
+      show: (parameters) => [plainSentence(sentence), noAttention(page, parameters)],
+    });
+  }
   if (!sentence.text && sentence.number === null)
     return words.append(
       h("p", { class: "readout" }, "Type a sentence to see where its words look."),
@@ -196,9 +199,12 @@ function plainSentence(sentence) {
   return h("p", { class: "words" }, sentence.text);
 }
 
-/** Why this model has no attention, and which of the runs served has. */
+function attentive(page) {
+  return page.status.runs.filter((run) => run.has_attention);
+}
+
+/** Why this model has no attention, and which of the runs served has, each with its parameters. */
 function noAttention(page, parameters) {
-  const others = page.status.runs.filter((run) => run.has_attention);
   return h(
     "div",
     { class: "remark" },
@@ -207,13 +213,9 @@ function noAttention(page, parameters) {
       "span",
       {},
       ...prose(page.run.attention_reason),
-      ...others.flatMap((run) => [
+      ...attentive(page).flatMap((run, at) => [
         " ",
-        h(
-          "a",
-          { href: address("photo", { run: run.name, ...parameters }) },
-          `Look with ${run.label}`,
-        ),
+        h("a", { href: address("photo", parameters[at]) }, `Look with ${run.label}`),
       ]),
     ),
   );

@@ -35,7 +35,8 @@ export function show(page) {
     place,
   );
   if (!query.text && query.number === null) return examples(page, place);
-  return found(page, place, query, number(parameters, "top") || SHOWN);
+  const top = Math.min(number(parameters, "top") || SHOWN, page.status.limits.top);
+  return found(page, place, query, top);
 }
 
 /** The line in which a sentence is asked. */
@@ -72,7 +73,7 @@ function found(page, place, query, top) {
   const { run } = page;
   return load(page, place, {
     waiting: [h("p", { class: "summary" }, "Searching…"), waitingCards(top)],
-    ask: () => imagesFor(run.name, query, Math.min(top, page.status.limits.top)),
+    ask: () => imagesFor(run.name, query, top),
     show: (answer) => {
       const sentence = { text: answer.query.text, text_number: answer.query.number };
       const leadsTo = (hit) => address("photo", { run: run.name, image: hit.number, ...sentence });

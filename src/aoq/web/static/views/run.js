@@ -2,7 +2,7 @@
  * A run: its curves, its results beside those of the other runs served, and its settings.
  */
 
-import { ofRun } from "../api.js";
+import { get, ofRun } from "../api.js";
 import { chart, legend } from "../chart.js";
 import { h, icon } from "../dom.js";
 import { heading, load } from "../parts.js";
@@ -28,18 +28,22 @@ const PANELS = [
 ];
 
 export function show(page) {
-  const { run, status } = page;
+  const { run } = page;
   const results = h("section", { "aria-label": "Results" });
   const curves = h("section", { "aria-label": "Curves" });
   const settings = h("section", { "aria-label": "Settings" });
   page.root.append(heading(run.label, facts(run)), ...proposing(run), results, curves, settings);
   const asked = () => ofRun(run.name, "results");
-  const others = status.runs.filter((one) => one !== run && one.test);
   return Promise.all([
     load(page, results, {
       waiting: [blank()],
-      ask: asked,
-      show: (answer) => resultTables(run, answer.results, others),
+      ask: () => Promise.all([asked(), get("/api/status")]),
+      show: ([answer, { runs }]) =>
+        resultTables(
+          run,
+          answer.results,
+          runs.filter((one) => one.name !== run.name && one.test),
+        ),
     }),
     load(page, curves, {
       waiting: [h("div", { class: "charts tall" }, blank(), blank(), blank())],

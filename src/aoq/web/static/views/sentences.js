@@ -46,14 +46,15 @@ export function show(page) {
     );
     return Promise.resolve();
   }
-  return found(page, place, query, number(parameters, "top") || SHOWN);
+  const top = Math.min(number(parameters, "top") || SHOWN, page.status.limits.top);
+  return found(page, place, query, top);
 }
 
 function found(page, place, query, top) {
   const { run } = page;
   return load(page, place, {
     waiting: [h("p", { class: "summary" }, "Searching…"), waitingRows(top)],
-    ask: () => textsFor(run.name, query, Math.min(top, page.status.limits.top)),
+    ask: () => textsFor(run.name, query, top),
     show: (answer) => {
       const leadsTo = (hit) =>
         address("photo", { run: run.name, ...query, text_number: hit.number, text: hit.text });
