@@ -173,7 +173,7 @@ def _time_steps(
 
     few = max(_FEW_PAIRS, 2 * settings.accumulate)
     times = settings.batch_size / few
-    expected = times * time_step(few)
+    expected = times * min(time_step(few) for _ in range(_TIMED_STEPS))  # the first is slow
     if expected > _LONG:
         activations = max(0, _peak_memory() - held)
         return Pace(seconds=expected, memory_bytes=held + int(times * activations))
