@@ -44,7 +44,7 @@ def table6() -> str:
     """Seconds of a batch, measured and in the paper."""
     measured = json.loads((ROOT / "benchmarks/results/table6.json").read_text("utf-8"))["results"]
     lines = [
-        "| | " + " | ".join(f"{part['what']}" for part in measured) + " | paper |",
+        "| | " + " | ".join(part["what"] for part in measured) + " | paper |",
         "| --- |" + " ---: |" * (len(measured) + 1),
     ]
     for label, row in measured[0]["rows"].items():

@@ -62,11 +62,10 @@ def train(
             return
     next_steps(command("evaluate", out))
     if round == "one":
-        lists, data_ = RunDirectory(out).candidates, settings.data
+        reads = ("--candidates", RunDirectory(out).candidates, "--data", settings.data)
         next_steps(
             command("mine", out),
-            command("train", recipe, "--round", "two", "--candidates", lists, "--data", data_)
-            + " --out ...",
+            command("train", recipe, "--round", "two", *reads) + " --out ...",
         )
 
 

@@ -111,13 +111,13 @@ def plan_grid(
     found: dict[str, Cell] = {}
     for seed in definition.seeds if not seeds else dict.fromkeys(seeds):
         planner = _Planner(definition, out.absolute(), data, seed)
-        rows_now = [
+        trained = (
             planner.cell(row)
             for row in wanted
             if not row.seeds or seed in row.seeds or row.label in free
-        ]
-        own = {cell.name: cell for cell in rows_now}
-        needed = {need.name: need for cell in rows_now for need in cell.needs}
+        )
+        own = {cell.name: cell for cell in trained}
+        needed = {need.name: need for cell in own.values() for need in cell.needs}
         found |= {name: cell for name, cell in needed.items() if name not in own} | own
     return list(found.values())
 
