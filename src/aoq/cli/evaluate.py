@@ -227,8 +227,8 @@ def _paired_table(name: str, found: Mapping[str, Any]) -> Table:
     columns: dict[str, dict[str, str]] = {"difference": {}, "95 % interval": {}, "below zero": {}}
     for key, difference in found.items():
         if key != "minus":
-            columns["difference"][key] = f"{difference['value']:+.1f}"
-            columns["95 % interval"][key] = f"[{difference['low']:+.1f}, {difference['high']:+.1f}]"
+            columns["difference"][key] = f"{difference['value']:+z.1f}"
+            columns["95 % interval"][key] = "[{low:+z.1f}, {high:+z.1f}]".format(**difference)
             columns["below zero"][key] = f"{100 * difference['below_zero']:.1f} %"
     return _table(f"{name} minus {found['minus']}, the same queries (paired bootstrap)", columns)
 

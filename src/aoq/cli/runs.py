@@ -294,5 +294,5 @@ def _figures(result: Result) -> list[str]:
     cells = []
     for value, difference in zip(result.values, result.differences, strict=True):
         figure = f"{'-':>5}" if value is None else f"{value:5.1f}"
-        cells.append(figure if difference is None else f"{figure} {difference:+6.1f}")
+        cells.append(figure if difference is None else f"{figure} {difference:+z6.1f}")
     return cells

@@ -113,7 +113,7 @@ def _interval(interval: Interval) -> str:
 def _gain(gain: Gain) -> str:
     deviation, interval = gain.spread.deviation, gain.interval
     parts = [
-        f"{gain.spread.mean:+.1f}",
+        f"{gain.spread.mean:+z.1f}",
         "" if deviation is None else f"± {deviation:.1f}",
         "" if interval is None else _interval(interval),
     ]
@@ -124,7 +124,7 @@ def _in_paper(row: ResultRow, first: ResultRow) -> str:
     if row.paper is None:
         return ""
     rsum = row.paper.rsum
-    more = "" if row is first or first.paper is None else f" ({rsum - first.paper.rsum:+.1f})"
+    more = "" if row is first or first.paper is None else f" ({rsum - first.paper.rsum:+z.1f})"
     return f"{rsum:.1f}{more}"
 
 
@@ -202,12 +202,12 @@ def shown_claim(judged: Judged) -> tuple[str, ...]:
     """A claim in the columns of `CLAIM_HEADINGS`."""
     claim, gain = judged.claim, judged.gain
     interval = None if gain is None else gain.interval
-    mean = "" if gain is None else f"{gain.spread.mean:+.1f}"
+    mean = "" if gain is None else f"{gain.spread.mean:+z.1f}"
     return (
         f"{claim.says}: {claim.better} above {claim.than}",
-        "" if judged.paper is None else f"{judged.paper:+.1f}",
+        "" if judged.paper is None else f"{judged.paper:+z.1f}",
         mean if interval is None else f"{mean} {_interval(interval)}",
-        ", ".join(f"{more:+.1f}" for more in judged.by_seed.values()),
+        ", ".join(f"{more:+z.1f}" for more in judged.by_seed.values()),
         judged.verdict,
     )
 
@@ -220,10 +220,15 @@ def claims_markdown(claims: Sequence[Judged]) -> str:
 
 def terminal_claims(claims: Sequence[Judged]) -> Table:
     table = Table(title="What holds", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in CLAIM_HEADINGS:
-        table.add_column(heading, overflow="fold")
+    said, paper, here, seeds, verdict = CLAIM_HEADINGS
+    table.add_column(said, overflow="fold")
+    table.add_column(paper.replace(", ", "\n"), justify="right")
+    table.add_column(here, justify="right", no_wrap=True)
+    table.add_column(seeds.replace(" ", "\n", 1), justify="right")
+    table.add_column(verdict)
     for judged in claims:
-        table.add_row(*map(Text, shown_claim(judged)))
+        *cells, by_seed, found = shown_claim(judged)
+        table.add_row(*map(Text, cells), Text(by_seed.replace(", ", "\n")), found)
     return table
 
 
