@@ -17,6 +17,7 @@ from aoq.errors import UserError
 LossName = Literal[
     "standard", "online", "off_tri", "off_quin", "adap_off_quin", "only_offline", "online_quin"
 ]
+RoundName = Literal["one", "two"]
 Behaviour = Literal["paper", "official"]
 ModelName = Literal["vsrn", "scan", "bfan", "vse", "own"]
 Direction = Literal["t2i", "i2t"]
@@ -213,8 +214,9 @@ class RoundConfig:
         return epoch < self.warmup_epochs
 
     def loss_at(self, epoch: int) -> LossConfig:
-        """The loss of an epoch, counted from 0."""
-        return replace(self.loss, name="standard") if self.warming_up(epoch) else self.loss
+        """The loss of an epoch, counted from 0; a warm-up is the same for all losses."""
+        standard = replace(self.loss, name="standard", squared=False)
+        return standard if self.warming_up(epoch) else self.loss
 
     def learning_rate_at(self, epoch: int) -> float:
         """Step decay: the learning rate of an epoch, counted from 0."""
@@ -301,6 +303,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _require(self.seed >= 0, f"seed is {self.seed}; it cannot be negative.")
+        _require(
+            self.round_one.start_from == "scratch",
+            "round_one.start_from is round_one, which starts from scratch; set it in round_two.",
+        )
 
     def resolved(self) -> Recipe:
         """This recipe with its files named so that they are found from any folder."""
@@ -309,6 +315,18 @@ class Recipe:
             return str(Path(path).absolute()) if path else path
 
         return replace(self, data=absolute(self.data), candidates=absolute(self.candidates))
+
+    @property
+    def last_round(self) -> RoundName:
+        return "one" if self.rounds == "one" else "two"
+
+    def settings_of(self, which: RoundName) -> RoundConfig:
+        return self.round_one if which == "one" else self.round_two
+
+    @property
+    def files(self) -> list[Path]:
+        """What it reads."""
+        return [Path(name) for name in (self.data, self.candidates) if name]
 
     @property
     def needs_round_one(self) -> bool:

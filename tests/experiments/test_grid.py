@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -285,6 +286,34 @@ def test_a_result_of_other_settings_is_told_and_done_again_only_with_force(tmp_p
     assert read_json_lines(tmp_path / "out/results.jsonl") == lines
 
 
+def test_what_was_done_again_and_interrupted_goes_on(tmp_path, whole):
+    _, data, _ = whole
+    rows = ROWS.split("[[rows]]")
+    both = "[[rows]]".join([rows[0], *rows[4:]]).replace("[0, 1]", "[0]")
+    write_definition(tmp_path, both, epochs=1)
+    out = tmp_path / "out"
+    results, student = out / "results.jsonl", out / "small-VSE-own-teacher/seed-0/round-two"
+    arguments = ("experiment", tmp_path / "mine.toml", "--data", data, "--out", out, "--lanes", 1)
+    assert aoq(*arguments).returncode == 0
+    began = hash_file(RunDirectory(student).model)
+
+    faster = both.removesuffix(" }\n") + ", round_one.learning_rate = 1e-2 }\n"
+    (tmp_path / "mine.toml").write_text(faster)
+    assert aoq(*arguments, "--force", "--rows", "VSE").returncode == 0  # the teacher alone
+    assert hash_file(RunDirectory(student).model) == began
+    assert aoq(*arguments, "--force").returncode == 0  # the student from its new lists
+    done = hash_file(RunDirectory(student).model)
+    assert done != began
+
+    lines = results.read_text().splitlines(keepends=True)
+    results.write_text("".join(lines[:-1]))  # killed before the last line
+    trained = RunDirectory(student).trainer.stat().st_mtime_ns
+    assert aoq(*arguments, "--force").returncode == 0
+    assert RunDirectory(student).trainer.stat().st_mtime_ns == trained
+    last = [read_json_lines(results)[-1]["digest"], json.loads(lines[-1])["digest"]]
+    assert last[0] == last[1]
+
+
 def test_a_job_whose_process_dies_fails_alone():
     values = {}
     problems = run_side_by_side(
@@ -361,9 +390,6 @@ MISTAKES = {
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\nseeds = [3]': "expected some of the experiment",
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[paper.rsum]\nb = 518.6': "paper has 'b' = 518.6",
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[paper.rsum]\na = "518"': "paper has 'a'",
-    '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n'
-    '[[claims]]\nsays = "x"\nbetter = "a"\nthan = "b"': "the claim 'x' is about 'b'",
-    '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[claims]]\nsays = "x"': "claim 1 has no better",
     "rows = [": "is no TOML file",
 }
 ENSEMBLES = {
@@ -376,6 +402,15 @@ ENSEMBLES = {
     'label = "b"\nmembers = ["a", "a, seed 1"]\nseeds = [2]': "'a' with seed 2 is never trained",
     'label = "b"\nmembers = ["a", "a, seed 1"]\nseeds = []': "expected whole numbers",
     'label = "b"\nmembers = ["a", "a, seed 1"]\nseed = 0': "there is no 'seed'",
+}
+CLAIMS = {
+    'says = "x"': "claim 1 has no row",
+    'says = "x"\nrow = 5': "row is 5; expected text or a list",
+    'says = "x"\nrow = "a"\nabove = "b"': "the claim 'x' is about 'b'",
+    'says = "x"\nrow = ["a", "a"]\nabove = "a"': "the claim 'x' holds 2 rows against 1",
+    'says = "x"\nrow = "a"': "claim 'x' says nothing of 'a'; expected one of above",
+    'says = "x"\nrow = "a"\nlike = "a"': "claim 'x' says like of 'a'",
+    'says = "x"\nrow = "a"\nabove = "a"\nwithin = 5': "claim 'x' says above of 'a'",
 }
 CHOICES = {
     'label = "b"': "choice 1 has no of",
@@ -392,6 +427,10 @@ MISTAKES |= {
 MISTAKES |= {
     f'seeds = [0, 1]\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[ensembles]]\n{text}': sentence
     for text, sentence in ENSEMBLES.items()
+}
+MISTAKES |= {
+    f'[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[claims]]\n{text}': sentence
+    for text, sentence in CLAIMS.items()
 }
 
 

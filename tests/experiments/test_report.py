@@ -29,7 +29,7 @@ from aoq.experiments.report.examples import mined_negatives, retrievals, where_r
 from aoq.experiments.report.experiment import read_experiment
 from aoq.experiments.report.figures import Drawing, cross_retrieval, training_curves
 from aoq.experiments.report.rows import InPaper, ResultRow, Training
-from aoq.experiments.report.scores import pair_scores
+from aoq.experiments.report.scores import scores_by_class
 from aoq.experiments.report.tables import (
     cells_csv,
     markdown_table,
@@ -508,7 +508,7 @@ def test_scores_of_the_pair_classes_are_those_of_the_batches(made, report, matri
         online += [*wrong.max(axis=1), *wrong.max(axis=0)]
         drawn = mined.sampler.draw(images, texts, epoch=0, step=step)
         offline += [*matrix[images, drawn.texts], *matrix[drawn.images, texts]]
-    found = pair_scores(mined.teacher, mined)
+    found = scores_by_class(mined.teacher, mined)
     for name, expected in (
         ("positive", positive),
         ("online hard negative", online),

@@ -23,6 +23,10 @@ class Spread:
     "Standard deviation of a sample (n - 1); none where there is one training only."
     count: int
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(mean(values), stdev(values) if len(values) > 1 else None, len(values))
+
 
 def over_seeds(lines: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
     """Mean and standard deviation of every figure over lines of results.jsonl.
@@ -48,6 +52,5 @@ def over_seeds(lines: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
     for name in FIGURES:
         values = [float(line[name]) for line in models.values() if name in line]
         if values:
-            deviation = stdev(values) if len(values) > 1 else None
-            spreads[name] = Spread(mean(values), deviation, len(values))
+            spreads[name] = Spread.of(values)
     return spreads

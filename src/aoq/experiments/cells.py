@@ -19,7 +19,7 @@ from aoq.experiments.definitions import Definition, Row
 from aoq.experiments.lanes import Part
 from aoq.experiments.runs import RunSummary
 from aoq.recipes import load_recipe, settings_that_matter
-from aoq.storage import CONFIG, ROUND_ONE, ROUND_TWO, RunDirectory, hash_parts
+from aoq.storage import CONFIG, ROUND_ONE, ROUND_TWO, ROUNDS, RunDirectory, hash_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Cell:
     @property
     def last_round(self) -> Path:
         """The folder of the model that the cell is about."""
-        return self.folder / (ROUND_ONE if self.recipe.rounds == "one" else ROUND_TWO)
+        return self.folder / ROUNDS[self.recipe.last_round]
 
     @property
     def is_trained(self) -> bool:

@@ -7,6 +7,7 @@ same command continues an interrupted demo and rewrites the report of a complete
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,15 +20,15 @@ from aoq.errors import UserError, require_packages
 from aoq.experiments.lanes import Job, Part, run_side_by_side
 from aoq.experiments.report.page import Report
 from aoq.experiments.report.rows import ResultRow, Training, judged
-from aoq.experiments.report.scores import Mined
+from aoq.experiments.report.scores import TeacherBatches
 from aoq.experiments.results import machine, read_pace
 from aoq.progress import say
-from aoq.recipes import load_recipe
+from aoq.recipes import load_recipe, scenes_recipe
 from aoq.storage import MANIFEST, ROUND_ONE, RunDirectory
 from aoq.training.checkpoint import load_run
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import judge_once, stored_result
-from aoq.training.two_rounds import TwoRounds, prepare_run, train_round
+from aoq.training.two_rounds import TwoRounds, alone_in, prepare_run, train_round
 
 SETTINGS: dict[str, LossName] = {
     "online": "online",
@@ -79,13 +80,13 @@ def train_and_judge(setting: RoundTwo) -> None:
         folder, setting.recipe, data, which="two", candidates=setting.candidates, label=label
     )
     if data.test is not None:
-        judge_once(folder, data.test, lambda: load_run(folder).model)
+        device = data.test.device
+        judge_once(folder, data.test, lambda: load_run(folder, device=device).model)
 
 
 def demo_recipe(*, data: Path, size: str, seed: int) -> Recipe:
     """The recipe of a size; `large` is trained with the settings of `small`."""
-    name = "scenes-tiny" if size == "tiny" else "scenes-small"
-    return replace(load_recipe(name), data=str(data), seed=seed).resolved()
+    return replace(load_recipe(scenes_recipe(size)), data=str(data), seed=seed).resolved()
 
 
 def run_demo(
@@ -99,9 +100,17 @@ def run_demo(
     data_folder = out / f"scenes-{size}"
     recipe = demo_recipe(data=data_folder, size=size, seed=seed)
     run = prepare_run(out, recipe, force=force)
-    if not (data_folder / MANIFEST).exists():
-        say(f"drawing `scenes {size}` and reading its pictures")
-        build_scenes(data_folder, size=size)
+    with alone_in(out):
+        if not (data_folder / MANIFEST).exists():
+            say(f"drawing `scenes {size}` and reading its pictures")
+            build_scenes(data_folder, size=size)
+        settings = _train_settings(out, recipe)
+        demo_report(out, recipe, settings, size=size).write_page(run.report)
+    return settings
+
+
+def _train_settings(out: Path, recipe: Recipe) -> list[Setting]:
+    """Round one, mining and every setting of round two, or what is left of them."""
     data = open_training_data(recipe)
     say(
         f"{len(data.train.dataset):,} pictures and {data.train.dataset.n_texts:,} sentences to "
@@ -124,12 +133,10 @@ def run_demo(
     )
     if problems:
         raise UserError(*(f"{name}: {problem}" for name, problem in problems.items()))
-    settings = [Setting.read(title, job.folder) for title, job in jobs.items()]
-    demo_report(out, recipe, settings).write_page(run.report)
-    return settings
+    return [Setting.read(title, job.folder) for title, job in jobs.items()]
 
 
-def demo_report(out: Path, recipe: Recipe, settings: Sequence[Setting]) -> Report:
+def demo_report(out: Path, recipe: Recipe, settings: Sequence[Setting], *, size: str) -> Report:
     """What the demo's page tells."""
     data, one, two = Path(recipe.data), recipe.round_one, recipe.round_two
     dataset = open_dataset(data, "test")
@@ -166,12 +173,16 @@ def demo_report(out: Path, recipe: Recipe, settings: Sequence[Setting]) -> Repor
         ],
         dataset=dataset,
         data=data,
-        mined=Mined.open(
+        mined=TeacherBatches.open(
             out, teacher=out / ROUND_ONE, lists=RunDirectory(out).candidates, data=data
         ),
         facts={
             "seconds of a training": ", ".join(f"{s.title} {s.seconds:.0f}" for s in settings),
             "machine": ", ".join(f"{name} {value}" for name, value in machine().items()),
         },
-        commands={"all settings": f"aoq demo --seed {recipe.seed}"},
+        commands={
+            "all settings": shlex.join(
+                ["aoq", "demo", "--size", size, "--seed", f"{recipe.seed}", "--out", f"{out}"]
+            )
+        },
     )

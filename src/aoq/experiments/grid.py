@@ -26,7 +26,14 @@ from aoq.experiments.results import (
 )
 from aoq.progress import say, warn
 from aoq.recipes import load_recipe, save_recipe
-from aoq.storage import ROUND_ONE, ROUND_TWO, RunDirectory, append_json_line, atomic_folder
+from aoq.storage import (
+    ROUND_ONE,
+    ROUND_TWO,
+    RunDirectory,
+    append_json_line,
+    atomic_folder,
+    hash_file,
+)
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import mine_run
 from aoq.training.two_rounds import prepare_run, run_recipe
@@ -87,8 +94,8 @@ def _run_cells(
             f"{name} has a result of other settings or data in {results}; it "
             f"{'is done again' if force else 'stays: add --force to do it again'}."
         )
-    anew = _anew(cells, stale, told - stale, fingerprint) if force else set()
-    done = told - anew
+    anew = _anew(cells, told - stale, fingerprint) if force else set()
+    done = told - anew - (stale if force else set())
     todo = _with_needs([cell for cell in cells if cell.is_row and cell.name not in done], cells)
     mining = {cell.teacher.name for cell in todo if cell.teacher is not None}
     jobs = {
@@ -116,8 +123,7 @@ def run_cell(cell: Cell, *, mine: bool = False, force: bool = False) -> dict[str
     """Run a cell, or what is left of it, and mine with it if others need its lists."""
     trained_before = not force and cell.is_trained
     if force:
-        reads = [Path(file) for file in (cell.recipe.data, cell.recipe.candidates) if file]
-        prepare_run(cell.folder, cell.recipe, force=True, reads=reads)
+        prepare_run(cell.folder, cell.recipe, force=True, reads=cell.recipe.files)
     if cell.beginner is not None:
         _take_round_one(cell, cell.beginner)
     run_recipe(cell.folder, cell.recipe, data=open_training_data(cell.recipe, checked=True))
@@ -132,9 +138,12 @@ def _told(line: Mapping[str, Any]) -> str:
     return f"dev rsum {line['dev']['rsum']:.1f} in epoch {line['best_epoch']}{test}"
 
 
-def _anew(cells: Iterable[Cell], stale: Set[str], fitting: Set[str], fingerprint: str) -> set[str]:
-    """The cells to start anew: stale ones, those begun otherwise, and who needs any of them."""
-    names = set(stale)
+def _anew(cells: Iterable[Cell], fitting: Set[str], fingerprint: str) -> set[str]:
+    """The cells to start anew: those begun otherwise, and who needs any of them.
+
+    One that was begun as it should be goes on, also where its line in the results is an older one.
+    """
+    names: set[str] = set()
     for cell in sorted(cells, key=lambda cell: len(cell.needs)):  # who is needed needs nobody
         needs_one = any(need.name in names for need in cell.needs)
         if needs_one or (cell.name not in fitting and _was_begun_otherwise(cell, fingerprint)):
@@ -143,14 +152,24 @@ def _anew(cells: Iterable[Cell], stale: Set[str], fitting: Set[str], fingerprint
 
 
 def _was_begun_otherwise(cell: Cell, fingerprint: str) -> bool:
-    """Whether the folder holds a run with other settings or on other data."""
+    """Whether the folder holds a run with other settings, on other data or from other lists."""
     config = RunDirectory(cell.folder).config
     if not config.is_file():
         return False
-    origins = [RunDirectory(cell.folder / name).origin for name in (ROUND_ONE, ROUND_TWO)]
-    begun_on = {json.loads(origin.read_bytes())["data"] for origin in origins if origin.is_file()}
     begun = replace(cell, recipe=load_recipe(config))
-    return begun.digest != cell.digest or not begun_on <= {fingerprint}
+    files = [RunDirectory(cell.folder / name).origin for name in (ROUND_ONE, ROUND_TWO)]
+    origins = [json.loads(file.read_bytes()) for file in files if file.is_file()]
+    drawn_from = {lists for origin in origins if (lists := origin["candidates"]) is not None}
+    lists = cell.teacher.lists if cell.teacher is not None else None
+    return (
+        begun.digest != cell.digest
+        or any(origin["data"] != fingerprint for origin in origins)
+        or (bool(drawn_from) and lists is not None and drawn_from != _hash_where_there(lists))
+    )
+
+
+def _hash_where_there(file: Path) -> set[str]:
+    return {hash_file(file)} if file.is_file() else set()
 
 
 def _with_needs(chosen: Iterable[Cell], cells: Sequence[Cell]) -> list[Cell]:

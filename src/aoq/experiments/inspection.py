@@ -29,7 +29,7 @@ from aoq.errors import UserError
 from aoq.experiments.pages import thumbnail, write_page
 from aoq.mining.candidates import CandidateLists
 
-Kind = Literal["image", "text"]
+EntryKind = Literal["image", "text"]
 
 _SUGGESTIONS = 4
 _HASH_DIGITS = 12
@@ -39,7 +39,7 @@ _HASH_DIGITS = 12
 class Anchor:
     """An image or a text by its number in the data set."""
 
-    kind: Kind
+    kind: EntryKind
     number: int
 
 
@@ -57,7 +57,7 @@ class Entry:
 class AnchorList:
     """An anchor, its positives and the head of its list, hardest first."""
 
-    kind: Kind
+    kind: EntryKind
     anchor: Entry
     positives: list[Entry]
     candidates: list[Entry]
@@ -132,7 +132,12 @@ def _captions_sharing_words(text: str, captions: Sequence[str]) -> list[int]:
 
 
 def _the_only(
-    kind: Kind, matches: Sequence[int], near: Sequence[int], *, wanted: str, dataset: PairDataset
+    kind: EntryKind,
+    matches: Sequence[int],
+    near: Sequence[int],
+    *,
+    wanted: str,
+    dataset: PairDataset,
 ) -> Anchor:
     """The anchor that matches, if it is one; else what else could be meant."""
     if len(matches) == 1:
@@ -151,7 +156,7 @@ def _the_only(
     )
 
 
-def _called(dataset: PairDataset, kind: Kind, number: int) -> str:
+def _called(dataset: PairDataset, kind: EntryKind, number: int) -> str:
     if kind == "image":
         return dataset.image_ids[number]
     return f"{dataset.caption_ids[number]} ({shorten(dataset.captions[number], 60)})"

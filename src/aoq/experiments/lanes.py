@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from aoq.errors import UserError
-from aoq.progress import be_quiet, progress_bar, say
+from aoq.progress import be_silent, progress_bar, say
 from aoq.storage import RunDirectory, read_json_lines
 
 _LOOK_EVERY_SECONDS = 0.5
@@ -59,7 +59,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Ended:
+class JobResult:
     """What came of a job: a value, or what went wrong."""
 
     value: Any = None
@@ -99,7 +99,7 @@ class _Queue:
     def __init__(self, jobs: list[Job], when_done: Callable[[Job, Any], None]) -> None:
         self.waiting = jobs
         self.when_done = when_done
-        self.ended: list[Job] = []
+        self.finished: list[Job] = []
         self.done: set[str] = set()
         self.problems: dict[str, str] = {}
 
@@ -111,31 +111,31 @@ class _Queue:
                 return job
         return None
 
-    def end(self, job: Job, ended: Ended) -> None:
-        self.ended.append(job)
-        if ended.problem is None:
+    def end(self, job: Job, result: JobResult) -> None:
+        self.finished.append(job)
+        if result.problem is None:
             self.done.add(job.name)
-            self.when_done(job, ended.value)
+            self.when_done(job, result.value)
         else:
-            self.problems[job.name] = ended.problem
-            say(f"{job.name} failed: {ended.problem}")
+            self.problems[job.name] = result.problem
+            say(f"{job.name} failed: {result.problem}")
             self._leave_out(job.name)
 
     def _leave_out(self, name: str) -> None:
         while job := next((job for job in self.waiting if name in job.after), None):
             self.waiting.remove(job)
-            self.end(job, Ended(problem=f"left out, because it needs {name}."))
+            self.end(job, JobResult(problem=f"left out, because it needs {name}."))
 
 
-def _attempt(work: Callable[[], Any]) -> Ended:
+def _attempt(work: Callable[[], Any]) -> JobResult:
     try:
-        return Ended(work())
+        return JobResult(work())
     except UserError as error:
-        return Ended(problem=" ".join(error.problems))
+        return JobResult(problem=" ".join(error.problems))
     except OSError as error:
-        return Ended(problem=f"{error}.")
+        return JobResult(problem=f"{error}.")
     except Exception:  # a defect ends its job only, and is told in full
-        return Ended(problem=traceback.format_exc())
+        return JobResult(problem=traceback.format_exc())
 
 
 @dataclass(frozen=True)
@@ -161,19 +161,19 @@ class _Lane:
             if self.process.pid is not None:
                 os.kill(self.process.pid, number)
 
-    def ended(self) -> Ended | None:
+    def result(self) -> JobResult | None:
         """What came of the job; none while it is under way."""
         if not self.results.poll():
             return None
         try:
-            ended = self.results.recv()
+            result = self.results.recv()
         except EOFError:
             self.process.join()
-            ended = Ended(problem=f"its process ended with code {self.process.exitcode}.")
-        assert isinstance(ended, Ended)
+            result = JobResult(problem=f"its process ended with code {self.process.exitcode}.")
+        assert isinstance(result, JobResult)
         self.process.join()
         self.results.close()
-        return ended
+        return result
 
 
 def _context() -> Any:
@@ -197,13 +197,13 @@ def _share_out(queue: _Queue, *, lanes: int, threads: int, title: str) -> None:
                 if not running:
                     return
                 connection.wait([lane.results for lane in running], _LOOK_EVERY_SECONDS)
-                ended = {lane.job.name: lane.ended() for lane in running}
+                results = {lane.job.name: lane.result() for lane in running}
                 watch.look([lane.job for lane in running])
                 for lane in list(running):
-                    if (result := ended[lane.job.name]) is not None:
+                    if (result := results[lane.job.name]) is not None:
                         running.remove(lane)
                         queue.end(lane.job, result)
-                update(advance=watch.news(queue.ended))
+                update(advance=watch.news(queue.finished))
     except BaseException:
         _stop(running)
         raise
@@ -220,7 +220,7 @@ def _stop(running: Sequence[_Lane]) -> None:
             lane.results.poll(None)
     finally:
         for lane in running:
-            lane.send(signal.SIGKILL)
+            lane.process.kill()
 
 
 def _run_in_lane(work: Callable[[], Any], results: connection.Connection, threads: int) -> None:
@@ -229,7 +229,7 @@ def _run_in_lane(work: Callable[[], Any], results: connection.Connection, thread
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    be_quiet(silent=True)
+    be_silent()
     results.send(_attempt(work))
 
 
@@ -261,12 +261,12 @@ class _EpochWatch:
                 )
             self.seen[part.folder] = epochs
 
-    def news(self, ended: Sequence[Job]) -> int:
+    def news(self, finished: Sequence[Job]) -> int:
         """Epochs since the last time; a job that has ended counts as a whole."""
         done = 0
         for job in self.jobs:
             seen = sum(len(self.seen[part.folder]) for part in job.parts)
-            done += job.epochs if job in ended else seen
+            done += job.epochs if job in finished else seen
         advance, self.counted = done - self.counted, done
         return advance
 

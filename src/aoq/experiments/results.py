@@ -39,7 +39,7 @@ def read_results(path: Path, experiment: str) -> Results:
     """The lines of an experiment by row and seed; of several, the last."""
     found = {}
     for line in read_json_lines(path):
-        if not isinstance(line, dict) or line.get("experiment") != experiment:
+        if line.get("experiment") != experiment:
             continue
         missing = [name for name in _NEEDED if name not in line]
         if missing:

@@ -16,12 +16,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from aoq.config import Recipe, RoundConfig
+from aoq.config import Recipe, RoundConfig, RoundName
 from aoq.errors import UserError
 from aoq.experiments.tables import COLUMNS
 from aoq.progress import warn
 from aoq.recipes import dotted_settings, load_recipe
-from aoq.storage import ROUND_ONE, ROUND_TWO, RunDirectory, read_json_lines
+from aoq.storage import ROUNDS, RunDirectory, read_json_lines
 
 Stage = Literal[
     "not started", "training", "not finite", "stopped early", "mining", "finished", "imported"
@@ -29,7 +29,6 @@ Stage = Literal[
 Event = Mapping[str, Any]
 Metrics = Mapping[str, float]
 METRICS = tuple(key for _, key, _, _ in COLUMNS)
-ROUNDS = {"one": ROUND_ONE, "two": ROUND_TWO}
 # Events that tell how far a run is, and the numbers without which a line of the log is no use.
 _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "start": ("epoch",),
@@ -61,7 +60,7 @@ class RunSummary:
 
     path: Path
     recipe: Recipe
-    round: Literal["one", "two"]
+    round: RoundName
     "Of a run that has not begun the one it is to end with; one for imported models."
     stage: Stage
     epochs_done: int
@@ -81,7 +80,7 @@ class RunSummary:
     @property
     def settings(self) -> RoundConfig:
         """Those of the round."""
-        return self.recipe.round_one if self.round == "one" else self.recipe.round_two
+        return self.recipe.settings_of(self.round)
 
     @classmethod
     def read(cls, path: Path) -> RunSummary:
@@ -92,8 +91,7 @@ class RunSummary:
         events = _read_events(run)
         which = _which_round(recipe, origin)
         stage, done = _progress(events)
-        settings = recipe.round_one if which == "one" else recipe.round_two
-        if stage == "training" and done >= settings.epochs:
+        if stage == "training" and done >= recipe.settings_of(which).epochs:
             stage = "mining" if _is_to_mine(run, recipe, which, events) else "finished"
         test = _read_test(run) if _test_is_current(events) else {}
         hashes = {name: origin.get(name) for name in ("data", "dev", "candidates", "weights")}
@@ -264,7 +262,7 @@ def _last_round(path: Path) -> Path:
     rounds = sorted(config.parent for config in path.glob(f"*/{run.config.name}"))
     if _is_begun(path) or not rounds:
         return path
-    last = path / ROUNDS["one" if load_recipe(run.config).rounds == "one" else "two"]
+    last = path / ROUNDS[load_recipe(run.config).last_round]
     if last not in rounds:
         names = ", ".join(map(str, rounds))
         raise UserError(f"{path} has no {last.name} to look at (yet); name one of {names}.")
@@ -382,8 +380,7 @@ def _read_test(run: RunDirectory) -> dict[str, Any]:
     results = [
         line
         for line in read_json_lines(run.results)
-        if isinstance(line, dict)
-        and line.get("split") == "test"
+        if line.get("split") == "test"
         and "+" not in str(line.get("model"))
         and all(_is_number(line.get(name)) for name in METRICS)
     ]

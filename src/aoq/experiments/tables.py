@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 # Heading, key in the result, digits, and whether higher is better.
 COLUMNS: tuple[tuple[str, str, int, bool], ...] = (
@@ -56,5 +57,7 @@ def metrics_table(rows: Mapping[str, Mapping[str, Any]], *, title: str | None = 
     for heading, *_ in COLUMNS:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, cells in formatted_rows(rows):
-        table.add_row(name, *(f"[bold]{text}[/bold]" if best else text for text, best in cells))
+        table.add_row(
+            Text(name), *(f"[bold]{text}[/bold]" if best else text for text, best in cells)
+        )
     return table

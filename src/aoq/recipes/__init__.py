@@ -22,6 +22,7 @@ from aoq.storage import write_text
 
 _BASES = Path(__file__).resolve().parent
 _CHANGES = _BASES / "changes"
+_NONE = "none"  # TOML has no word for it
 
 
 def shipped_recipes() -> dict[str, str]:
@@ -32,6 +33,11 @@ def shipped_recipes() -> dict[str, str]:
 def shipped_changes() -> dict[str, str]:
     """What can be added to a recipe's name with a plus, and what it does."""
     return _descriptions(_CHANGES)
+
+
+def scenes_recipe(size: str | None) -> str:
+    """The recipe that suits a size of the embedded data set."""
+    return "scenes-tiny" if size == "tiny" else "scenes-small"
 
 
 def load_recipe(name: str | Path, *, behaviour: Behaviour | None = None) -> Recipe:
@@ -62,11 +68,16 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
 
 
 def recipe_as_toml(recipe: Recipe) -> str:
-    return tomli_w.dumps(recipe_as_dict(recipe))
+    """Every setting, so that it is the same whatever the behaviour would have it start from."""
+
+    def spell_none(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: _NONE if value is None else value for key, value in pairs}
+
+    return tomli_w.dumps(dataclasses.asdict(recipe, dict_factory=spell_none))
 
 
 def recipe_as_dict(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as TOML has it: nested tables, without what is None."""
+    """The recipe as nested tables, without what is None."""
 
     def drop_none(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key: value for key, value in pairs if value is not None}
@@ -202,7 +213,10 @@ def _build(kind: type[Any], table: dict[str, Any], *, where: str, default: Any) 
             changes[key] = _build(nested, value, where=place, default=getattr(default, key))
         else:
             changes[key] = _checked(hints[key], value, where=place)
-    return dataclasses.replace(default, **changes)
+    try:
+        return dataclasses.replace(default, **changes)
+    except UserError as error:
+        raise UserError(*(f"{where}: {problem}" for problem in error.problems)) from None
 
 
 def _checked(hint: Any, value: Any, *, where: str) -> Any:
@@ -213,6 +227,8 @@ def _checked(hint: Any, value: Any, *, where: str) -> Any:
             raise UserError(f"{where} is {value!r}; expected one of: {', '.join(options)}.")
         return value
     accepted = typing.get_args(hint) or (hint,)
+    if NoneType in accepted and value == _NONE:
+        return None
     if float in accepted and type(value) is int:
         return float(value)
     if type(value) not in accepted:

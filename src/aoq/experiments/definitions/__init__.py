@@ -31,10 +31,13 @@
     of = "table 1: MS-COCO, 1,000 test images, two models together"
     rsum."VSRN + OffTri" = 518.6
 
-    [[claims]]                         # that one row is better than another; the report judges it
+    [[claims]]                         # what the paper says of rows; the report judges it
     says = "offline negatives help"
-    better = "VSRN + OffTri"
-    than = "VSRN"
+    row = "VSRN + OffTri"              # a list: their mean
+    above = "VSRN"                     # its rsum is the higher one; instead of this also
+    # like = "VSRN", within = 5        #   it differs by less than 5
+    # not_above = "VSRN", within = 5   #   it is not higher by 5
+    # below = 25                       #   it is below 25
 
 Only the rows are needed. A teacher trains round one alone; rows that draw from lists and have no
 teacher mine their own.
@@ -44,7 +47,9 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from aoq.errors import UserError
@@ -94,8 +99,22 @@ _ROW_KINDS: Mapping[str, type] = {
 _CHOICE_KINDS: Mapping[str, type] = {"label": str, "of": list, "seeds": list}
 _ENSEMBLE_KINDS: Mapping[str, type] = {"label": str, "members": list, "seeds": list}
 _PAPER_KINDS: Mapping[str, type] = {"of": str, "rsum": dict}
-_CLAIM_KINDS: Mapping[str, type] = {"says": str, "better": str, "than": str}
-_EXPECTED: Mapping[type, str] = {str: "text", list: "a list", dict: "a table"}
+_CLAIM_KINDS: Mapping[str, type | UnionType] = {
+    "says": str,
+    "row": str | list,
+    "above": str | list,
+    "like": str | list,
+    "not_above": str | list,
+    "within": int | float,
+    "below": int | float,
+}
+_EXPECTED: Mapping[type | UnionType, str] = {
+    str: "text",
+    list: "a list",
+    dict: "a table",
+    str | list: "text or a list",
+    int | float: "a number",
+}
 
 
 def shipped_definitions() -> dict[str, str]:
@@ -150,8 +169,8 @@ def _parsed(table: Mapping[str, Any], path: Path) -> Definition:
     if paper is not None:
         _require_kinds(paper, _PAPER_KINDS, where=f"{path}: paper")
     claims = [
-        Claim(**row)
-        for row in _tables(table, "claims", _CLAIM_KINDS, ("says", "better", "than"), path=path)
+        _claim(row, where=f"{path}: claim {row['says']!r}")
+        for row in _tables(table, "claims", _CLAIM_KINDS, ("says", "row"), path=path)
     ]
     found = {
         **table,
@@ -165,10 +184,32 @@ def _parsed(table: Mapping[str, Any], path: Path) -> Definition:
     return Definition(source=path.resolve(), **{"name": path.stem, **found})
 
 
+def _claim(table: Mapping[str, Any], *, where: str) -> Claim:
+    kinds = [kind for kind in ("above", "like", "not_above", "below") if kind in table]
+    if len(kinds) != 1 or ("within" in table) != (kinds[0] in ("like", "not_above")):
+        raise UserError(
+            f"{where} says {', '.join(kinds) or 'nothing'} of {table['row']!r}; expected one of "
+            "above, below, and like or not_above with within."
+        )
+    (kind,) = kinds
+    rows, than = (
+        (value,) if isinstance(value, str) else tuple(value)
+        for value in (table["row"], () if kind == "below" else table[kind])
+    )
+    within = table.get("within", 0.0)
+    low, high = {
+        "above": (0.0, inf),
+        "like": (-within, within),
+        "not_above": (-inf, within),
+        "below": (-inf, table.get("below", inf)),
+    }[kind]
+    return Claim(table["says"], rows, than, low, high)
+
+
 def _tables(
     table: Mapping[str, Any],
     name: str,
-    kinds: Mapping[str, type],
+    kinds: Mapping[str, type | UnionType],
     needed: tuple[str, ...],
     *,
     path: Path,
@@ -185,7 +226,9 @@ def _tables(
     return list(table.get(name, ()))
 
 
-def _require_kinds(table: Mapping[str, Any], kinds: Mapping[str, type], *, where: str) -> None:
+def _require_kinds(
+    table: Mapping[str, Any], kinds: Mapping[str, type | UnionType], *, where: str
+) -> None:
     for key, value in table.items():
         if key not in kinds:
             raise UserError(f"{where}: there is no {key!r}; expected one of: {', '.join(kinds)}.")

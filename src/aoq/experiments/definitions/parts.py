@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -101,11 +102,37 @@ class Paper:
 
 @dataclass(frozen=True)
 class Claim:
-    """That one row is better than another."""
+    """That rsum of a row, or what it has more than another's, lies between two bounds."""
 
     says: str
-    better: str
-    than: str
+    rows: tuple[str, ...]
+    "Labels; of several, their mean."
+    than: tuple[str, ...] = ()
+    "What they are held against, one each; none: the claim is about rsum itself."
+    low: float = -inf
+    high: float = inf
+
+    @classmethod
+    def above(cls, says: str, row: str, than: str) -> Claim:
+        return cls(says, (row,), (than,), low=0.0)
+
+    @property
+    def sentence(self) -> str:
+        """What it comes to.
+
+        >>> Claim.above("offline negatives help", "VSRN + OffTri", "VSRN").sentence
+        'offline negatives help: VSRN + OffTri above VSRN'
+        >>> Claim("h hardly matters", ("h = 200",), ("h = 300",), -5, 5).sentence
+        'h hardly matters: h = 200 within 5 of h = 300'
+        """
+        rows, than = (", ".join(labels) for labels in (self.rows, self.than))
+        if not self.than:
+            return f"{self.says}: {rows} below {self.high:g}"
+        if self.low == 0:
+            return f"{self.says}: {rows} above {than}"
+        if self.low == -inf:
+            return f"{self.says}: {rows} less than {self.high:g} above {than}"
+        return f"{self.says}: {rows} within {self.high:g} of {than}"
 
 
 @dataclass(frozen=True, kw_only=True)

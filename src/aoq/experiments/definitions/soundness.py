@@ -125,7 +125,12 @@ def _require_paper(definition: Definition) -> None:
 
 def _require_claims(definition: Definition) -> None:
     for claim in definition.claims:
-        for label in (claim.better, claim.than):
+        if claim.than and len(claim.than) != len(claim.rows):
+            raise UserError(
+                f"{definition.source}: the claim {claim.says!r} holds {len(claim.rows)} rows "
+                f"against {len(claim.than)}; expected one each."
+            )
+        for label in (*claim.rows, *claim.than):
             if label not in definition.labels:
                 raise UserError(
                     f"{definition.source}: the claim {claim.says!r} is about {label!r}; expected "

@@ -1,17 +1,19 @@
 """Whether what the paper says of its rows can be said of these.
 
-A claim is that one row is better than another. It holds if the row has the higher rsum with every
-seed, and if the 95 % interval of the mean difference, which tells what other queries would change,
-lies above zero. It does not hold if both are the other way round. Anything between is not decided.
+A claim says where a figure lies: rsum of a row, or what it has more than another's. It holds if it
+does so with every seed and if the 95 % interval of the mean, which tells what other queries would
+change, lies there as well. It does not hold if both lie elsewhere. Anything between is not decided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
+from aoq.evaluation.bootstrap import Interval
 from aoq.experiments.definitions import Claim
-from aoq.experiments.report.rows import Gain, ResultRow
+from aoq.experiments.report.rows import ResultRow, Training, mean_resampled
 
 ENOUGH_SEEDS = 3
 
@@ -21,23 +23,23 @@ class Judged:
     """A claim, what the paper has for it, and what was found."""
 
     claim: Claim
-    gain: Gain | None
-    "Of rsum, over the seeds that both rows have; none where they have none."
     by_seed: Mapping[int, float]
+    "The figure with every seed that all rows have."
+    interval: Interval | None
+    "Of their mean; none without ranks."
     paper: float | None
-    "What rsum is more there."
 
     @property
     def verdict(self) -> str:
-        found = self.by_seed.values()
+        claim, interval, found = self.claim, self.interval, self.by_seed.values()
         if len(found) < ENOUGH_SEEDS:
             return f"open: {len(found)} of {ENOUGH_SEEDS} seeds"
-        interval = None if self.gain is None else self.gain.interval
         if interval is None:
             return "open: the runs are not there"
-        if interval.low > 0 and min(found) > 0:
+        if all(claim.low < value < claim.high for value in (interval.low, interval.high, *found)):
             return "holds"
-        if interval.high < 0 and max(found) < 0:
+        is_elsewhere = interval.high <= claim.low or interval.low >= claim.high
+        if is_elsewhere and not any(claim.low < value < claim.high for value in found):
             return "does not hold"
         return "not decided"
 
@@ -46,13 +48,40 @@ def judge_claims(claims: Sequence[Claim], rows: Sequence[ResultRow]) -> Iterator
     """The claims about rows that are there."""
     by_label = {row.label: row for row in rows}
     for claim in claims:
-        better, than = by_label.get(claim.better), by_label.get(claim.than)
-        if better is None or than is None:  # only some rows were asked for
-            continue
-        differences = better.differences(than)
-        yield Judged(
-            claim,
-            gain=better.minus(than).get("rsum"),
-            by_seed={seed: figures["rsum"] for seed, figures in differences.items()},
-            paper=better.paper.rsum - than.paper.rsum if better.paper and than.paper else None,
-        )
+        if all(label in by_label for label in (*claim.rows, *claim.than)):
+            ones = [by_label[label] for label in claim.rows]
+            others = [by_label[label] for label in claim.than]
+            yield _judged(claim, ones, others)
+
+
+def _judged(claim: Claim, ones: Sequence[ResultRow], others: Sequence[ResultRow]) -> Judged:
+    seeds = [
+        t.seed for t in ones[0].trainings if all(row.training(t.seed) for row in (*ones, *others))
+    ]
+    papers = [row.paper for row in (*ones, *others)]
+    return Judged(
+        claim,
+        by_seed={seed: _rsum(ones, seed) - _rsum(others, seed) for seed in seeds},
+        interval=_interval(_trainings(ones, seeds), _trainings(others, seeds)),
+        paper=None if None in papers else _in_paper(ones) - _in_paper(others),
+    )
+
+
+def _trainings(rows: Sequence[ResultRow], seeds: Sequence[int]) -> list[Training]:
+    return [training for row in rows for training in row.trainings if training.seed in seeds]
+
+
+def _rsum(rows: Sequence[ResultRow], seed: int) -> float:
+    """The mean with a seed; 0 where there is nothing to hold against."""
+    return mean([t.figures["rsum"] for t in _trainings(rows, [seed])] or [0.0])
+
+
+def _in_paper(rows: Sequence[ResultRow]) -> float:
+    return mean([row.paper.rsum for row in rows if row.paper] or [0.0])
+
+
+def _interval(ones: Sequence[Training], others: Sequence[Training]) -> Interval | None:
+    one, other = mean_resampled(ones), mean_resampled(others)
+    if one is None or (others and other is None):
+        return None
+    return (one.intervals() if other is None else one.minus(other))["rsum"]

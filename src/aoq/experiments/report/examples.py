@@ -18,7 +18,8 @@ from aoq.config import Direction
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.protocols import JudgedFold
 from aoq.experiments.report.rows import ResultRow
-from aoq.experiments.report.scores import Mined, batch_scores
+from aoq.experiments.report.scores import TeacherBatches, batch_scores
+from aoq.scoring.blocks import ranges
 from aoq.scoring.precision import as_single
 from aoq.training.trained import ScoredSplit, open_splits
 from aoq.types import Ids
@@ -26,6 +27,7 @@ from aoq.types import Ids
 QUERIES = 4
 _ANSWERS: dict[Direction, int] = {"i2t": 5, "t2i": 3}  # as in the paper's figure
 _ANCHORS = 3
+_AT_ONCE = 1024  # candidates that are scored together
 
 
 @dataclass(frozen=True)
@@ -151,12 +153,13 @@ def _first_answers(part: ScoredSplit, direction: Direction, query: int) -> list[
     """The best of everything for one query."""
     images, texts, one = part.encoded.images, part.encoded.texts, torch.tensor([query])
     dataset, contains = part.dataset, part.dataset.positives.contains
+    matrix = part.scorer.score_matrix
     with torch.no_grad():
         if direction == "i2t":
-            scores = part.scorer.score_matrix(images[one], texts[:])[0]
+            pieces = [matrix(images[one], texts[some]) for some in ranges(len(texts), _AT_ONCE)]
         else:
-            scores = part.scorer.score_matrix(images[:], texts[one])[:, 0]
-    values = as_single(scores).cpu().numpy()
+            pieces = [matrix(images[some], texts[one]).T for some in ranges(len(images), _AT_ONCE)]
+    values = as_single(torch.cat(pieces, dim=1)[0]).cpu().numpy()
     items = []
     for found in np.argsort(-values, kind="stable")[: _ANSWERS[direction]].tolist():
         score = float(values[found])
@@ -173,7 +176,7 @@ def _first_answers(part: ScoredSplit, direction: Direction, query: int) -> list[
 # Negatives online and offline
 
 
-def mined_negatives(mined: Mined, *, count: int = _ANCHORS) -> list[Negatives]:
+def mined_negatives(mined: TeacherBatches, *, count: int = _ANCHORS) -> list[Negatives]:
     """Anchors of one batch, with its hardest negative and the first of their list, both ways.
 
     The teacher scores both. Anchors are spread over the batch; a note tells the place that the

@@ -17,7 +17,7 @@ from aoq.experiments.definitions import Definition
 from aoq.experiments.report.claims import judge_claims
 from aoq.experiments.report.page import Report
 from aoq.experiments.report.rows import read_rows
-from aoq.experiments.report.scores import Mined
+from aoq.experiments.report.scores import TeacherBatches
 from aoq.experiments.results import (
     Results,
     choices_made,
@@ -108,7 +108,7 @@ def _find_data(cells: Iterable[Cell]) -> Path | None:
     return folder
 
 
-def _open_mined(done: Iterable[Cell], data: Path) -> Mined | None:
+def _open_mined(done: Iterable[Cell], data: Path) -> TeacherBatches | None:
     """The lists that the first row draws from whose teacher is there."""
     for cell in done:
         teacher = cell.teacher
@@ -116,11 +116,13 @@ def _open_mined(done: Iterable[Cell], data: Path) -> Mined | None:
             continue
         round_one = teacher.folder / ROUND_ONE
         if RunDirectory(round_one).model.is_file() and RunDirectory(cell.folder).config.is_file():
-            return Mined.open(cell.folder, teacher=round_one, lists=teacher.lists, data=data)
+            return TeacherBatches.open(
+                cell.folder, teacher=round_one, lists=teacher.lists, data=data
+            )
     return None
 
 
-def _measure_shares(mined: Mined, data: Path | None) -> list[OnlineShare]:
+def _measure_shares(mined: TeacherBatches, data: Path | None) -> list[OnlineShare]:
     """By the teacher's scores, unless it is one with which ranking everything takes hours."""
     pairs = len(mined.dataset.positives.pairs)
     sizes = {*BATCH_SIZES, mined.settings.batch_size}
@@ -139,7 +141,7 @@ def _facts(
     lines: Results,
     *,
     dataset: PairDataset | None,
-    mined: Mined | None,
+    mined: TeacherBatches | None,
 ) -> dict[str, str]:
     """What the figures depend on besides the settings."""
     own = [lines[cell.label, cell.recipe.seed] for cell in done]

@@ -17,12 +17,12 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from aoq.errors import require_packages
 from aoq.evaluation.cross_retrieval import CrossRetrieval
 from aoq.experiments.report.rows import ResultRow
 from aoq.storage import atomic_file
+from aoq.types import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,8 +52,6 @@ _STYLE: Any = {
 }
 _CURVES = {"rsum": "rsum", "i2t_r1": "R@1, sentences (i2t)", "t2i_r1": "R@1, images (t2i)"}
 
-Values = npt.NDArray[np.float32]
-
 
 @dataclass(frozen=True)
 class Drawing:
@@ -82,14 +80,14 @@ class Drawing:
 
 
 @contextmanager
-def drawing(height: float, *, width: float = PAGE) -> Iterator[Figure]:
+def drawing(height: float) -> Iterator[Figure]:
     """An empty figure; what is drawn inside has the style of all."""
     require_packages("matplotlib", extra="web")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_STYLE):
-        yield Figure(figsize=(width, height), layout="constrained")
+        yield Figure(figsize=(PAGE, height), layout="constrained")
 
 
 def in_parts(group: Sequence[ResultRow]) -> list[list[ResultRow]]:
@@ -206,7 +204,7 @@ def _cross_shares(row: ResultRow) -> list[list[float]]:
     ]
 
 
-def score_distributions(scores: Mapping[str, Mapping[str, Values]]) -> Figure | None:
+def score_distributions(scores: Mapping[str, Mapping[str, Floats]]) -> Figure | None:
     """A panel a model: how the scores of each pair class are distributed, with their medians."""
     if not scores:
         return None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.online_share import OnlineShare
 from aoq.experiments.pages import thumbnail, write_page
+from aoq.experiments.report.behaviour import BEHAVIOUR_HEADINGS, shown_behaviours
 from aoq.experiments.report.claims import Judged
 from aoq.experiments.report.examples import Negatives, Retrieval, mined_negatives, retrievals
 from aoq.experiments.report.figures import (
@@ -31,12 +32,13 @@ from aoq.experiments.report.photographs import (
     sentence_retrievals,
 )
 from aoq.experiments.report.rows import ResultRow, groups_of
-from aoq.experiments.report.scores import Mined, pair_scores
+from aoq.experiments.report.scores import TeacherBatches, scores_by_class
 from aoq.experiments.report.tables import (
     CLAIM_HEADINGS,
     COMPARED,
     DIRECTIONS,
     HEADINGS,
+    behaviour_markdown,
     cells_csv,
     claims_markdown,
     csv_text,
@@ -68,7 +70,7 @@ class Report:
     dataset: PairDataset | None = None
     "That split, in the folder `data`."
     data: Path | None = None
-    mined: Mined | None = None
+    mined: TeacherBatches | None = None
     claims: Sequence[Judged] = ()
     shares: Sequence[OnlineShare] = ()
     settings: Mapping[str, Settings] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class Report:
         write_text(tables / "results.md", markdown_table(self.shown))
         write_text(tables / "rows.csv", rows_csv(self.rows))
         write_text(tables / "trainings.csv", cells_csv(self.rows))
+        write_text(tables / "behaviour.md", behaviour_markdown(self.shown))
         if self.claims:
             write_text(tables / "claims.md", claims_markdown(self.claims))
         if self.shares:
@@ -173,9 +176,9 @@ def _drawn(
             yield Drawing(f"{name}-{number}", f"{title}: {labels}", figure)
 
 
-def _drawn_scores(report: Report, mined: Mined) -> Iterator[Drawing]:
+def _drawn_scores(report: Report, mined: TeacherBatches) -> Iterator[Drawing]:
     """Of each row the first training whose run is there; ensembles are not trained."""
-    measured = cache(lambda run: pair_scores(run, mined))
+    measured = cache(lambda run: scores_by_class(run, mined))
     for number, rows in _parts_of_groups(report):
         runs = {row.label: [t.runs[0] for t in row.trainings if len(t.runs) == 1] for row in rows}
         figure = score_distributions(
@@ -206,6 +209,8 @@ def _write_page(path: Path, report: Report, parts: _Parts) -> None:
         groups=groups,
         believed=any(row.is_compared for group in groups for row in group),
         has_paper=has_paper(report.shown),
+        behaviour_headings=BEHAVIOUR_HEADINGS,
+        behaviours=shown_behaviours(report.shown),
         claim_headings=CLAIM_HEADINGS,
         claims=[shown_claim(judged) for judged in report.claims],
         sampled=0 if report.mined is None else sum(map(len, report.mined.batches)),

@@ -46,6 +46,12 @@ class Training:
         return None if self.ranks is None else Resampled.of([self.ranks])
 
 
+def mean_resampled(trainings: Sequence[Training]) -> Resampled | None:
+    """The mean of trainings in every resample; none unless all their ranks are there."""
+    drawn = [part for training in trainings if (part := training.resampled) is not None]
+    return Resampled.mean(drawn) if drawn and len(drawn) == len(trainings) else None
+
+
 @dataclass(frozen=True)
 class Gain:
     """What a row has more than another in one figure, on the seeds that both have."""
@@ -88,8 +94,7 @@ class ResultRow:
     @cached_property
     def resampled(self) -> Resampled | None:
         """The mean over the seeds, in every resample; none unless all their ranks are there."""
-        parts = [part for t in self.trainings if (part := t.resampled) is not None]
-        return Resampled.mean(parts) if parts and len(parts) == len(self.trainings) else None
+        return mean_resampled(self.trainings)
 
     def differences(self, first: ResultRow) -> dict[int, dict[str, float]]:
         """What it has more than another row with each seed that both have; nothing than itself."""
@@ -105,12 +110,10 @@ class ResultRow:
         if not by_seed:
             return {}
         spreads = over_seeds(list(by_seed.values()))
-        ones, twos = (
-            [part for t in row.trainings if t.seed in by_seed and (part := t.resampled)]
-            for row in (first, self)
+        one, two = (
+            mean_resampled([t for t in row.trainings if t.seed in by_seed]) for row in (first, self)
         )
-        complete = len(ones) == len(twos) == len(by_seed)
-        intervals = Resampled.mean(twos).minus(Resampled.mean(ones)) if complete else {}
+        intervals = two.minus(one) if one and two else {}
         return {name: Gain(spreads[name], intervals.get(name)) for name in PAPER_FIGURES}
 
     def training(self, seed: int) -> Training | None:

@@ -21,7 +21,6 @@ from aoq.config import LossConfig, RoundConfig
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset, open_dataset
 from aoq.data.vocabulary import Vocabulary
-from aoq.experiments.report.figures import Values
 from aoq.losses import BatchScores
 from aoq.mining.candidates import CandidateLists
 from aoq.progress import track
@@ -33,13 +32,13 @@ from aoq.storage import RunDirectory
 from aoq.training.checkpoint import load_run
 from aoq.training.inputs import default_device
 from aoq.training.step import make_batches, score_batch
-from aoq.types import Ids, StepBatch
+from aoq.types import Floats, Ids, StepBatch
 
 PAIRS = 2048
 
 
 @dataclass(frozen=True, eq=False)
-class Mined:
+class TeacherBatches:
     """A teacher, its lists, and a fixed sample of the batches that are drawn from them."""
 
     teacher: Path
@@ -52,7 +51,7 @@ class Mined:
     sampler: OfflineSampler
 
     @classmethod
-    def open(cls, run: Path, *, teacher: Path, lists: Path, data: Path) -> Mined:
+    def open(cls, run: Path, *, teacher: Path, lists: Path, data: Path) -> TeacherBatches:
         """The lists of a teacher, drawn from as the recipe of `run` says, with seed 0."""
         recipe, dataset = load_recipe(RunDirectory(run).config), open_dataset(data, "train")
         found = CandidateLists.load(lists).require_fit(dataset, source=lists)
@@ -90,7 +89,7 @@ class Mined:
             yield batch
 
 
-def batch_scores(run: Path, mined: Mined) -> Iterator[BatchScores]:
+def batch_scores(run: Path, mined: TeacherBatches) -> Iterator[BatchScores]:
     """What a trained model makes of each of the batches."""
     trained = load_run(run, device=default_device())
     batches = mined.read(trained.vocabulary)
@@ -100,7 +99,7 @@ def batch_scores(run: Path, mined: Mined) -> Iterator[BatchScores]:
             yield score_batch(trained.model, batch)[0]
 
 
-def pair_scores(run: Path, mined: Mined) -> dict[str, Values]:
+def scores_by_class(run: Path, mined: TeacherBatches) -> dict[str, Floats]:
     """The scores of every pair class, both directions together."""
     found: defaultdict[str, list[Tensor]] = defaultdict(list)
     for scores in batch_scores(run, mined):

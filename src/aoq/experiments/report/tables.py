@@ -13,6 +13,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import mean
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -23,6 +24,7 @@ from aoq.evaluation.bootstrap import Interval
 from aoq.evaluation.metrics import PAPER_FIGURES
 from aoq.evaluation.online_share import OnlineShare
 from aoq.evaluation.seeds import Spread
+from aoq.experiments.report.behaviour import BEHAVIOUR_HEADINGS, shown_behaviours
 from aoq.experiments.report.claims import Judged
 from aoq.experiments.report.rows import Gain, ResultRow, groups_of
 from aoq.experiments.tables import COLUMNS
@@ -187,7 +189,7 @@ def markdown_table(rows: Sequence[ResultRow]) -> str:
     for group in shown_groups(rows):
         for row in group:
             cells = [f"**{cell.plain}**" if cell.best else cell.plain for cell in row.figures]
-            label = row.label.replace("|", "\\|")
+            label = _escaped(row.label)
             shown = f"**{label}**" if row is group[0] else label
             gain = row.gains[-1] if row.gains else ""
             line = (shown, *cells, row.seeds, row.interval, gain, row.paper)
@@ -195,26 +197,33 @@ def markdown_table(rows: Sequence[ResultRow]) -> str:
     return "\n".join([*lines, *(f"\n{note}" for note in notes_of(rows))]) + "\n"
 
 
-CLAIM_HEADINGS = ("the paper says", "its rsum, more", "here", "with each seed", "verdict")
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+CLAIM_HEADINGS = ("the paper says", "there", "here", "with each seed", "verdict")
 
 
 def shown_claim(judged: Judged) -> tuple[str, ...]:
     """A claim in the columns of `CLAIM_HEADINGS`."""
-    claim, gain = judged.claim, judged.gain
-    interval = None if gain is None else gain.interval
-    mean = "" if gain is None else f"{gain.spread.mean:+z.1f}"
+    form = "{:+z.1f}" if judged.claim.than else "{:.1f}"
+    found = judged.by_seed.values()
+    here = [
+        form.format(mean(found)) if found else "",
+        _interval(judged.interval) if judged.interval else "",
+    ]
     return (
-        f"{claim.says}: {claim.better} above {claim.than}",
-        "" if judged.paper is None else f"{judged.paper:+z.1f}",
-        mean if interval is None else f"{mean} {_interval(interval)}",
-        ", ".join(f"{more:+z.1f}" for more in judged.by_seed.values()),
+        judged.claim.sentence,
+        "" if judged.paper is None else form.format(judged.paper),
+        " ".join(filter(None, here)),
+        ", ".join(map(form.format, found)),
         judged.verdict,
     )
 
 
 def claims_markdown(claims: Sequence[Judged]) -> str:
     lines = [f"| {' | '.join(CLAIM_HEADINGS)} |", "| --- | ---: | ---: | ---: | --- |"]
-    lines += [f"| {' | '.join(shown_claim(judged))} |" for judged in claims]
+    lines += [f"| {' | '.join(map(_escaped, shown_claim(judged)))} |" for judged in claims]
     return "\n".join(lines) + "\n"
 
 
@@ -222,14 +231,24 @@ def terminal_claims(claims: Sequence[Judged]) -> Table:
     table = Table(title="What holds", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     said, paper, here, seeds, verdict = CLAIM_HEADINGS
     table.add_column(said, overflow="fold")
-    table.add_column(paper.replace(", ", "\n"), justify="right")
-    table.add_column(here, justify="right", no_wrap=True)
+    for heading in (paper, here):
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column(seeds.replace(" ", "\n", 1), justify="right")
     table.add_column(verdict)
     for judged in claims:
         *cells, by_seed, found = shown_claim(judged)
         table.add_row(*map(Text, cells), Text(by_seed.replace(", ", "\n")), found)
     return table
+
+
+def behaviour_markdown(rows: Sequence[ResultRow]) -> str:
+    """When rows pass the first of their group, and their pairs that are first both ways."""
+    lines = [
+        f"| | {' | '.join(BEHAVIOUR_HEADINGS)} |",
+        f"| --- |{' ---: |' * len(BEHAVIOUR_HEADINGS)}",
+    ]
+    lines += [f"| {' | '.join(map(_escaped, cells))} |" for cells in shown_behaviours(rows)]
+    return "\n".join(lines) + "\n"
 
 
 def shares_markdown(shares: Sequence[OnlineShare]) -> str:
