@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch.nn.functional import normalize
 
 from aoq.config import ModelConfig
 from aoq.models import build_model
-from aoq.scoring.blocks import block_size_within, score_blocks
+from aoq.scoring.blocks import block_size_within, ranges
 from aoq.scoring.encoded import EncodedDataset, concatenate
 from aoq.scoring.protocol import TrainableModel
 from aoq.types import Encoding
@@ -125,9 +126,12 @@ def many_tasks(name: str) -> tuple[Task, Task]:
     encoded, model, reference = many(), scorer(name), PLAIN[name]
 
     def ours() -> None:
-        block_size = block_size_within(MEMORY, encoded)
-        for block in score_blocks(model, encoded, block_size=block_size):
-            assert block.scores.isfinite().all()
+        size = block_size_within(MEMORY, encoded)
+        blocks = product(ranges(len(encoded.images), size), ranges(len(encoded.texts), size))
+        with torch.no_grad():
+            for images, texts in blocks:
+                scores = model.score_matrix(encoded.images[images], encoded.texts[texts])
+                assert scores.isfinite().all()
 
     def caption_by_caption() -> Tensor:
         texts = encoded.texts[:PLAIN_TEXTS]

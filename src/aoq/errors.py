@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+PROBLEMS_SHOWN = 20
+
 
 class UserError(Exception):
     """What is wrong, where, what was expected and what to do: one sentence a problem."""
@@ -19,6 +21,27 @@ class UserError(Exception):
             raise ValueError("a UserError needs at least one sentence")
         self.problems: Sequence[str] = problems
         super().__init__("\n".join(problems))
+
+
+class ManyProblemsError(UserError):
+    """Everything that is wrong with a source, the first of it in full."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        more = len(problems) - PROBLEMS_SHOWN
+        rest = [f"and {more:,} more."] if more > 0 else []
+        super().__init__(*problems[:PROBLEMS_SHOWN], *rest)
+        self.everything = tuple(problems)
+
+
+def raise_problems(problems: Sequence[str]) -> None:
+    """Refuse with every problem in one report."""
+    if problems:
+        raise ManyProblemsError(problems)
+
+
+def all_problems(error: UserError) -> Sequence[str]:
+    """What an error says, and what it has no room to say."""
+    return error.everything if isinstance(error, ManyProblemsError) else error.problems
 
 
 def require_packages(*names: str, extra: str) -> None:

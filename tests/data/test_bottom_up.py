@@ -200,6 +200,7 @@ def test_a_folder_of_regions_holds_all_of_the_file(file: Path, tmp_path: Path) -
         write_folder(table, temporary)
     opened = RegionFolder.open(tmp_path / "out")
     assert opened.ids == table.ids
+    assert table.ids is table.ids, "made once, not for every row"
     assert opened.source is None
     for row in range(3):
         for kept, original in zip(opened.read(row), table.read(row), strict=True):

@@ -194,12 +194,32 @@ def test_records_that_are_no_data_set_are_refused(tmp_path: Path, records: list[
     assert contents(tmp_path) == before
 
 
-def test_the_pictures_themselves_are_never_overwritten(
+@pytest.mark.parametrize("spelling", ["built", "pictures/../built", "link"])
+def test_a_data_set_that_holds_the_pictures_is_never_replaced(
+    tmp_path: Path, records: list[Record], spelling: str
+) -> None:
+    build_dataset(records, tmp_path / "built", name="mine")
+    (tmp_path / "link").symlink_to(tmp_path / "built")
+    inside = tmp_path / "built" / "0.png"
+    records[0].picture.rename(inside)
+    for picture in (inside, tmp_path / "link" / "0.png", tmp_path / "pictures" / "0.png"):
+        if picture.parent.name == "pictures":
+            picture.symlink_to(inside)
+        moved = [replace(records[0], picture=picture), *records[1:]]
+        with pytest.raises(UserError, match=rf"{spelling} holds .*0\.png, which is to be read"):
+            build_dataset(moved, tmp_path / spelling, name="mine", force=True)
+        assert inside.is_file()
+
+
+def test_a_picture_that_is_a_link_in_the_data_set_is_kept_too(
     tmp_path: Path, records: list[Record]
 ) -> None:
-    with pytest.raises(UserError, match="holds the pictures themselves"):
-        build_dataset(records, tmp_path / "pictures", name="mine", force=True)
-    assert all(record.picture.is_file() for record in records)
+    build_dataset(records, tmp_path / "built", name="mine")
+    link = tmp_path / "built" / "0.png"
+    link.symlink_to(records[0].picture)
+    with pytest.raises(UserError, match=r"built holds .*0\.png, which is to be read"):
+        build_dataset([replace(records[0], picture=link)], tmp_path / "built", name="m", force=True)
+    assert link.is_symlink()
 
 
 def test_generated_scenes_carry_their_pictures_with_them(tmp_path: Path) -> None:

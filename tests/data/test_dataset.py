@@ -129,6 +129,7 @@ def test_rows_and_captions_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     report = refusal(tmp_path, "dev")
     assert "dev_caps.txt has 14 captions" in report
     assert "dev_ims.npy 3 rows; expected 15 captions" in report
+    assert "write them as JSON lines of image and caption" in report
 
 
 def test_a_row_a_caption_that_does_not_repeat_is_refused(tmp_path: Path) -> None:
@@ -138,7 +139,9 @@ def test_a_row_a_caption_that_does_not_repeat_is_refused(tmp_path: Path) -> None
 
 def test_a_row_a_caption_in_no_fives_is_refused(tmp_path: Path) -> None:
     write_precomp(tmp_path, "dev", features(7, 4), n_captions=7)
-    assert "dev_ims.npy has a row a caption, 7" in refusal(tmp_path, "dev")
+    report = refusal(tmp_path, "dev")
+    assert "dev_ims.npy has a row a caption, 7" in report
+    assert "`aoq data build captions.jsonl --features REGIONS`" in report
 
 
 @pytest.mark.parametrize("size", [0, 50, 200])

@@ -20,6 +20,7 @@ from aoq.data import extract
 from aoq.data.extract import extract_pictures, load_regions
 from aoq.data.regions import DEFAULT_SOURCE, GRIDS, RegionSource
 from aoq.errors import UserError
+from aoq.storage import write_array
 from tests.data.conftest import MeanColour
 from tests.data.test_extract_pictures import content, gradient
 
@@ -78,20 +79,20 @@ def test_an_interrupted_extraction_goes_on_where_it_stopped(
     workers: int,
 ) -> None:
     pictures = [grey(tmp_path / f"{value}.png", value) for value in range(10)]
-    store, places = extract._store, []
+    places = []
 
-    def interrupted(rows: Any, place: Path) -> None:
+    def interrupted(place: Path, rows: Any) -> None:
         places.append(place)
         if len(places) > extract.BATCH:
             raise KeyboardInterrupt
-        store(rows, place)
+        write_array(place, rows)
 
-    monkeypatch.setattr(extract, "_store", interrupted)
+    monkeypatch.setattr(extract, "write_array", interrupted)
     with pytest.raises(KeyboardInterrupt):
         extract_pictures(pictures, DEFAULT_SOURCE, workers=workers)
     kept = [path for path in own_cache.rglob("*") if path.is_file()]
     assert sorted(kept) == sorted(places[: extract.BATCH])
-    monkeypatch.setattr(extract, "_store", store)
+    monkeypatch.setattr(extract, "write_array", write_array)
     mean_colour.batches.clear()
     extract_pictures(pictures, DEFAULT_SOURCE)
     assert mean_colour.seen() == len(pictures) - extract.BATCH
@@ -107,11 +108,11 @@ from pathlib import Path
 from aoq.data import extract
 from aoq.data.regions import RegionSource
 if __name__ == "__main__":
-    store = extract._store
-    def slowly(rows, place):
-        store(rows, place)
+    write_array = extract.write_array
+    def slowly(place, rows):
+        write_array(place, rows)
         time.sleep(0.2)
-    extract._store = slowly
+    extract.write_array = slowly
     source = RegionSource.of_backbone({str(tiny_models / "vit")!r})
     pictures = sorted(Path({str(tmp_path / "photos")!r}).iterdir())
     extract.extract_pictures(pictures, source, workers=1)
@@ -321,14 +322,14 @@ def test_nothing_is_ever_far_ahead_of_what_is_stored(
     """However many pictures there are, few are decoded at any moment."""
     monkeypatch.setattr(extract, "UNDER_WAY", 3)
     started, ahead = [], []
-    work, store = extract.partial, extract._store
+    work = extract.partial
     monkeypatch.setattr(extract, "partial", lambda *call: started.append(call) or work(*call))
 
-    def counting(rows: Any, place: Path) -> None:
-        store(rows, place)
+    def counting(place: Path, rows: Any) -> None:
+        write_array(place, rows)
         ahead.append(len(started) * extract.BATCH - len(ahead))
 
-    monkeypatch.setattr(extract, "_store", counting)
+    monkeypatch.setattr(extract, "write_array", counting)
     extract_pictures([grey(tmp_path / f"{n}.png", n) for n in range(80)], DEFAULT_SOURCE)
     assert len(ahead) == 80
     assert max(ahead) <= (3 + 1) * extract.BATCH

@@ -152,6 +152,31 @@ def test_mistakes_are_one_sentence(tmp_path: Path, arguments: list[str], sentenc
     assert not (tmp_path / "o").exists()
 
 
+def test_nothing_replaces_a_folder_that_holds_what_it_reads(
+    tmp_path: Path, tiny_models: Path
+) -> None:
+    names = [Path(f"{number}.jpg") for number in range(4)]
+    captions = captions_of(names, tmp_path / "captions.jsonl")
+    tsv, regions, data = tmp_path / "a.tsv", tmp_path / "regions", tmp_path / "data"
+    tsv.write_bytes(b"".join(bottom_up_line(str(number), seed=number) for number in range(4)))
+    aoq("extract", tsv, "--out", regions)
+    aoq("data", "build", captions, "--features", regions, "--out", data)
+    photos(regions / "photos", 2)
+    for file, folder in ((captions, data), (tsv, data), (tsv, regions)):
+        (folder / file.name).write_bytes(file.read_bytes())
+    before = sorted(tmp_path.rglob("*"))
+    around, vit = tmp_path / "regions" / ".." / "data", ("--backbone", tiny_models / "vit")
+    for command, held in (
+        (("data", "build", data / captions.name, "--features", tsv, "--out", around), captions),
+        (("data", "build", captions, "--features", data / tsv.name, "--out", data), tsv),
+        (("extract", regions / tsv.name, "--out", regions), tsv),
+        (("extract", regions / "photos", *vit, "--out", regions), regions / "photos"),
+    ):
+        with pytest.raises(UserError, match=f"holds .*{held.name}, which is to be read"):
+            aoq(*command, "--force")
+        assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_name_that_is_no_utf8_is_left_out_and_the_others_are_written(
     tmp_path: Path, tiny_models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,6 @@ from aoq.data.regions import (
 )
 from aoq.errors import UserError
 from tests.data.test_extract import photos
-from tests.data.test_extract_pictures import content, gradient
 
 
 def cells() -> np.ndarray[Any, Any]:
@@ -190,10 +189,9 @@ def test_a_reader_has_as_many_threads_as_it_is_told() -> None:
 
 
 def test_hostile_bytes_are_refused_with_a_sentence() -> None:
-    reader = PictureReader(RegionSource(), max_pixels=1_000)
-    large = content(gradient(), "PNG")
-    for bad, sentence in ((b"", "no picture"), (b"/etc/hostname", "no picture"), (large, "1,000")):
-        with pytest.raises(UserError, match=f"The picture .*{sentence}"):
+    reader = PictureReader(RegionSource())
+    for bad in (b"", b"/etc/hostname"):
+        with pytest.raises(UserError, match=r"The picture .*no picture"):
             reader.regions(bad)
 
 

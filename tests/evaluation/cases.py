@@ -46,6 +46,11 @@ def judged(positives, **kwargs):
     return JudgedFold(positives, pair_ranks_in_blocks(InnerProduct(), encoded, positives))
 
 
+def ranks_in_blocks(scorer, encoded, positives, **kwargs):
+    """The best right answer of every query."""
+    return pair_ranks_in_blocks(scorer, encoded, positives, **kwargs).best(positives)
+
+
 def looped_pair_ranks(matrix, positives):
     """(rank of the image, rank of the text) of every pair, from 1."""
     ranks = []

@@ -15,10 +15,10 @@ from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
 from aoq.evaluation.extended import ExtendedJudge, open_package
 from aoq.evaluation.metrics import Metrics
-from aoq.evaluation.ranks import ranks_in_blocks
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Positives
+from tests.evaluation.cases import ranks_in_blocks
 
 
 def coco_test_set(package, *, extra_captions=0):

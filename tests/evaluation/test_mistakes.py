@@ -11,12 +11,12 @@ from aoq.data.dataset import open_dataset, training_captions
 from aoq.data.vocabulary import UNKNOWN, Vocabulary
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import average, evaluate_encoded, judge_folds
-from aoq.evaluation.ranks import ranks_in_blocks, ranks_of_matrix
+from aoq.evaluation.ranks import ranks_of_matrix
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding
 from tests.conftest import write_precomp
-from tests.evaluation.cases import encode, in_order
+from tests.evaluation.cases import encode, in_order, ranks_in_blocks
 
 # Five texts an image
 

@@ -10,12 +10,12 @@ from aoq.losses import BatchScores, OfflineScores, compute_loss
 from aoq.models import build_model
 from aoq.models.published import from_published
 from aoq.scoring import cross_attention
-from aoq.scoring.blocks import score_blocks
 from aoq.scoring.encoded import EncodedDataset
 from aoq.training.step import make_optimizer, step_loss
 from aoq.types import Encoding, Texts
 from tests.golden.conftest import close
 from tests.golden.test_vsrn import step_batch
+from tests.scoring.cases import score_blocks
 
 NORMS = ["softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm"]
 AGGREGATES = ["LogSumExp", "Mean", "Max", "Sum"]
@@ -129,11 +129,10 @@ def test_no_block_size_changes_a_score(golden, name, block_size, tile, monkeypat
     monkeypatch.setattr(cross_attention, "_TILE", tile)
     monkeypatch.setattr(cross_attention, "_IMAGES_OF_A_TILE", 2)
     model = scan(arrays, "t2i") if name in SCANS else bfan(arrays, name)
-    images, texts = encoded(arrays, dtype=torch.float64)
-    dataset = EncodedDataset(images, texts)
+    dataset = EncodedDataset(*encoded(arrays, dtype=torch.float64))
     key = "score.t2i.clipped_l2norm.LogSumExp" if name in SCANS else "score"
-    for block in score_blocks(model, dataset, block_size=block_size):
-        close(block.scores, arrays[key][block.images, block.texts])
+    for images, texts, scores in score_blocks(model, dataset, block_size=block_size):
+        close(scores, arrays[key][images, texts])
 
 
 def batch_of(arrays):

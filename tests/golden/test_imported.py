@@ -140,5 +140,5 @@ def test_an_imported_caption_model_has_the_published_loss(golden, tmp_path, vari
     captioner = load_run(import_run(tmp_path / "run", files, data=data).path).model.captioner
     labels, expected = arrays["caption.labels"], arrays["caption.logprobs"]
     with torch.inference_mode():
-        logits = captioner.logits(arrays["out.gcn_img_emb"], labels[:, : expected.shape[1]])
-        close(logits.log_softmax(dim=-1), expected)
+        states = captioner.decode(arrays["out.gcn_img_emb"], labels[:, : expected.shape[1]])
+        close(captioner.output(states).log_softmax(dim=-1), expected)

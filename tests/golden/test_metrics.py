@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from aoq.evaluation.metrics import Metrics
-from aoq.evaluation.ranks import ranks_in_blocks, ranks_of_matrix
+from aoq.evaluation.ranks import ranks_of_matrix
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Positives
+from tests.evaluation.cases import ranks_in_blocks
 
 
 def in_order(n_images, n_texts):

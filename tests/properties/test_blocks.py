@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aoq.evaluation.metrics import DirectionMetrics
-from aoq.evaluation.ranks import ranks_in_blocks, ranks_of_matrix
+from aoq.evaluation.ranks import ranks_of_matrix
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Positives
+from tests.evaluation.cases import ranks_in_blocks
 
 
 @st.composite

@@ -87,6 +87,9 @@ def test_an_index_can_hold_some_splits_only_and_keeps_what_is_known_of_the_model
     index = build_index(run, Contents(splits=["test"]))
     assert len(index.images) == SIZES["test"]
     assert index.manifest.results["test"]["rsum"] == pytest.approx(result.rsum, abs=1e-3)
+    twice = build_index(run, Contents(splits=["test", "test"]), force=True)
+    assert twice.images == index.images
+    index = twice
     with pytest.raises(UserError, match="no split 'nowhere'"):
         build_index(run, Contents(splits=["nowhere"]), force=True)
     assert Index.open(run / "index").manifest == index.manifest
@@ -123,8 +126,12 @@ def test_a_precomp_folder_can_be_searched_in_words_but_pictures_cannot_be_read(t
     build_index(tmp_path / "run")
     matcher = Matcher.load(tmp_path / "run")
     assert len(matcher.search("red ball", top=3).hits) == 3
-    with pytest.raises(UserError, match="cannot read pictures"):
-        matcher.texts_for(draw_photo(tmp_path / "photo.png", seed=1))
+    photo = draw_photo(tmp_path / "photo.png", seed=1)
+    with pytest.raises(UserError, match="cannot read pictures, because nothing tells"):
+        matcher.texts_for(photo)
+    (tmp_path / "precomp").rename(tmp_path / "moved")
+    with pytest.raises(UserError, match=r"because its data set .*precomp is not there.*bring it"):
+        Matcher.load(tmp_path / "run").texts_for(photo)
 
 
 # Photos
@@ -251,7 +258,7 @@ def test_recall_is_the_share_of_the_exact_answers_that_is_found(world, tmp_path,
     run = copied(world.runs["bfan"], tmp_path / "bfan")
     build_index(run, proposing=Proposing(teacher=world.runs["vse"], proposals=12))
     matcher, exact = Matcher.load(run), matchers["bfan"]
-    assert matcher.teacher == world.runs["vse"]
+    assert matcher.proposer.run == world.runs["vse"]
     recall = matcher.index.manifest.teacher.recall
     found = {depth: [] for depth in (1, 5, 10)}
     tried = of_split(matcher.index.texts, "test")

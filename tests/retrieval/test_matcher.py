@@ -248,15 +248,12 @@ def test_a_picture_that_was_read_is_not_read_again(matchers, monkeypatch, name):
     assert ask(read) == expected
 
 
-def test_pictures_can_be_prepared_for_and_are_then_read_within_the_limit(world, matchers):
+def test_pictures_can_be_prepared_for(world, matchers):
     matcher = Matcher.load(world.runs["vse"])
     picture = world.photos / "test-0.png"
     reader = matcher.prepare_pictures(threads=3)
     assert matcher.texts_for(picture) == matchers["vse"].texts_for(picture)
     assert matcher.encoder.reader is reader
-    matcher.prepare_pictures(max_pixels=95 * 96)
-    with pytest.raises(UserError, match="more than 9,120 pixels"):
-        matcher.texts_for(picture)
 
 
 def test_a_picture_that_another_network_read_is_refused(matchers):
@@ -276,6 +273,7 @@ def test_texts_of_the_index_are_answered_whatever_their_words(world, tmp_path):
     seen = matcher.attention(0, 0)
     assert (seen.words, seen.known) == (("zebra", "crossing"), (False, False))
     assert seen.score == pytest.approx(matcher.images_for(0).hits[0].score, abs=1e-5)
+    assert matcher.score(0, [0]) == [pytest.approx(seen.score, abs=1e-5)]
     with pytest.raises(QueryError, match="knows no word"):
         matcher.attention(0, "zebra crossing")
 

@@ -12,14 +12,15 @@ from aoq.config import ModelConfig, parse_memory
 from aoq.data.collate import Collator
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
-from aoq.evaluation.ranks import ranks_in_blocks
 from aoq.models import MODELS, build_model
-from aoq.scoring.blocks import BLOCK_SIZE, block_size_within, score_blocks
+from aoq.scoring.blocks import BLOCK_SIZE, block_size_within
 from aoq.scoring.encoded import EncodedDataset, PackedEncoding, concatenate, encode_dataset
 from aoq.scoring.ensemble import Ensemble
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding
 from tests.conftest import uneven_dataset
+from tests.evaluation.cases import ranks_in_blocks
+from tests.scoring.cases import score_blocks
 
 
 def small_model(name, *, vocabulary, **options):
@@ -87,9 +88,8 @@ def test_no_block_size_changes_a_score_or_a_rank_of_any_model(name, block_size):
     encoded = encode_dataset(model, collator_of(dataset))
     with torch.no_grad():
         whole = model.score_matrix(encoded.images[:], encoded.texts[:])
-    for block in score_blocks(model, encoded, block_size=block_size):
-        expected = whole[block.images, block.texts]
-        torch.testing.assert_close(block.scores, expected, atol=1e-5, rtol=0)
+    for images, texts, scores in score_blocks(model, encoded, block_size=block_size):
+        torch.testing.assert_close(scores, whole[images, texts], atol=1e-5, rtol=0)
     ranks = ranks_in_blocks(model, encoded, dataset.positives, block_size=block_size)
     expected = ranks_in_blocks(model, encoded, dataset.positives)
     np.testing.assert_array_equal(ranks.i2t, expected.i2t)
@@ -116,10 +116,8 @@ def test_an_ensemble_scores_with_the_mean_of_its_members():
         pairs = torch.from_numpy(dataset.positives.pairs)
         scores = ensemble.score_pairs(joint.images[pairs[:, 0]], joint.texts[pairs[:, 1]])
     torch.testing.assert_close(scores, expected[pairs[:, 0], pairs[:, 1]], atol=1e-5, rtol=0)
-    for block in score_blocks(ensemble, joint, block_size=2):
-        torch.testing.assert_close(
-            block.scores, expected[block.images, block.texts], atol=1e-5, rtol=0
-        )
+    for images, texts, scores in score_blocks(ensemble, joint, block_size=2):
+        torch.testing.assert_close(scores, expected[images, texts], atol=1e-5, rtol=0)
 
 
 def test_a_smaller_budget_means_smaller_blocks_and_none_the_usual_ones():

@@ -18,6 +18,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import aoq
+from aoq.data.dataset import open_dataset
 from aoq.data.regions import PictureReader
 from aoq.errors import UserError
 from aoq.experiments.runs import RunSummary
@@ -61,6 +62,9 @@ def test_the_status_tells_runs_and_limits(client, matchers, served_runs):
     assert (vsrn["images"], vsrn["texts"]) == (80, 400)
     assert vsrn["splits"] == ["train", "dev", "test"]
     assert vsrn["test"] == RunSummary.read(served_runs.vsrn).test
+    assert (
+        vsrn["test_data"] == bfan["test_data"] == open_dataset(served_runs.data, "test").fingerprint
+    )
     assert vsrn["has_negatives"]
     assert bfan["has_negatives"]
     assert not vsrn["has_attention"]
@@ -187,6 +191,25 @@ def test_negatives_of_other_data_than_the_index_are_not_shown(tmp_path):
     assert refused["error"] == runs[1]["negatives_reason"]
 
 
+def test_negatives_are_found_where_ids_are_repeated(tmp_path):
+    data = write_precomp(tmp_path / "precomp")
+    (data / "train_ids.txt").write_text("\n".join(f"photo-{n // 2}" for n in range(12)))
+    run_recipe(tmp_path / "run", small_recipe(data))
+    lists = CandidateLists.load(tmp_path / "run" / "candidates.safetensors")
+    build_index(tmp_path / "run")
+    app = make_app([Matcher.load(tmp_path / "run")])
+    with TestClient(app, base_url="http://localhost") as client:
+        name = client.get("/api/status").json()["runs"][0]["name"]
+        for image in range(12):
+            found = asked(client, f"{name}/negatives/image/{image}", depth=3)
+            assert [text["number"] for text in found["candidates"]] == lists.i2t[image, :3].tolist()
+        for text in range(60):
+            found = asked(client, f"{name}/negatives/text/{text}", depth=3)
+            assert [image["number"] for image in found["candidates"]] == lists.t2i[
+                text, :3
+            ].tolist()
+
+
 def test_curves_are_those_of_both_rounds(client, served_runs):
     vsrn = asked(client, f"{VSRN}/curves")["rounds"]
     assert [shown["name"] for shown in vsrn] == ["round-one", "round-two"]
@@ -226,6 +249,16 @@ def test_results_are_those_of_the_runs_own_weights_and_data(served_runs, tmp_pat
     assert (found["test"]["rsum"], found["dev"]["rsum"]) == (test["rsum"], 7.0)
     run.model.write_bytes(b"trained further")
     assert history.results(path).results == []
+
+
+def test_weights_are_not_read_again_for_every_visitor(served_runs, tmp_path, monkeypatch):
+    path = shutil.copytree(RunSummary.read(served_runs.bfan).path, tmp_path / "run")
+    hashed = []
+    monkeypatch.setattr(history, "hash_file", lambda file: hashed.append(file) or hash_file(file))
+    first = history.results(path)
+    assert history.results(path) == first
+    assert first.results
+    assert hashed == [RunDirectory(path).model]
 
 
 def test_entries_are_listed_page_by_page(client, matchers):
@@ -339,13 +372,20 @@ def test_pictures_of_all_usual_kinds_can_be_uploaded(client, kind):
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory):
-    """Twice the same run on features that came without pictures, with an index of dev only."""
+def bare_data(tmp_path_factory):
+    """Features that came without pictures, and a run on them."""
     folder = tmp_path_factory.mktemp("bare")
-    recipe = replace(small_recipe(write_precomp(folder / "precomp")), rounds="one")
-    run_recipe(folder / "run", recipe)
-    build_index(folder / "run", Contents(splits=["dev"]))
-    matcher = Matcher.load(folder / "run")
+    data = write_precomp(folder / "precomp")
+    run_recipe(folder / "run", replace(small_recipe(data), rounds="one"))
+    return data, folder / "run"
+
+
+@pytest.fixture(scope="module")
+def bare(bare_data):
+    """Twice the same run on features that came without pictures, with an index of dev only."""
+    _, run = bare_data
+    build_index(run, Contents(splits=["dev"]))
+    matcher = Matcher.load(run)
     app = make_app([matcher, matcher])
     with TestClient(app, base_url="http://localhost") as client:
         yield client
@@ -365,7 +405,7 @@ def test_what_a_run_without_pictures_or_lists_has_not_is_said(bare):
     assert "aoq mine" in run["negatives_reason"]
     root = f"/api/runs/{run['name']}"
     refusals = [
-        (409, bare.post(f"{root}/texts", files={"picture": picture_bytes()}), "as features"),
+        (409, bare.post(f"{root}/texts", files={"picture": picture_bytes()}), "which network"),
         (409, bare.get(f"{root}/negatives/image/0"), "aoq mine"),
         (404, bare.get(f"{root}/pictures/0"), "no picture"),
     ]
@@ -448,6 +488,24 @@ def test_a_score_is_the_matchers(client, matchers, at, run):
         assert answer == {"score": pytest.approx(expected, abs=1e-5), "unknown_words": []}
     zyxxy = asked(client, f"{run}/score", image=3, text="a red zyxxy")
     assert zyxxy["unknown_words"] == ["zyxxy"]
+
+
+def test_a_text_of_the_index_is_scored_whatever_its_words(bare_data, tmp_path):
+    """As it is found, and as its attention is shown."""
+    folder, run = bare_data
+    other = shutil.copytree(folder, tmp_path / "other")
+    captions = (other / "dev_caps.txt").read_text().splitlines()
+    (other / "dev_caps.txt").write_text("\n".join(["zyxxy", *captions[1:]]))
+    build_index(run, Contents(data=other, splits=["dev"]), out=tmp_path / "index")
+    matcher = Matcher.load(run, index=tmp_path / "index")
+    with TestClient(make_app([matcher]), base_url="http://localhost") as client:
+        name = client.get("/api/status").json()["runs"][0]["name"]
+        hits = asked(client, f"{name}/images", text_number=0, top=6)["hits"]
+        scored = asked(client, f"{name}/score", image=hits[0]["number"], text_number=0)
+        refused = asked(client, f"{name}/score", 422, image=0, text="zyxxy")
+    assert scored["score"] == pytest.approx(hits[0]["score"], abs=1e-5)
+    assert scored["unknown_words"] == ["zyxxy"]
+    assert "knows no word" in refused["error"]
 
 
 def test_an_entry_is_found_by_its_id_in_any_index(proposing, matchers):

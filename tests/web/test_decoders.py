@@ -98,6 +98,16 @@ def test_a_picture_that_takes_too_much_memory_is_given_up():
                 assert decoders.decode(picture_bytes(), CANVAS).shape == (224, 224, 3)
 
 
+def test_a_process_that_died_while_it_was_idle_is_replaced_in_silence():
+    with closing(Decoders(max_pixels=LIMITS.pixels, memory=LIMITS.decode_bytes, seconds=5)) as idle:
+        idle.start()
+        (child,) = idle._children
+        child._process.kill()
+        child._process.wait()
+        assert idle.decode(picture_bytes(), CANVAS).shape == (224, 224, 3)
+        assert child not in idle._children
+
+
 def test_several_threads_have_a_process_each(decoders):
     with ThreadPoolExecutor(3) as pool:
         for found in pool.map(lambda _: decoders.decode(PICTURES["JPEG"], CANVAS), range(12)):

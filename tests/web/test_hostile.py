@@ -10,10 +10,12 @@ import zlib
 from urllib.parse import urlsplit
 
 import httpx
+import numpy as np
 import pytest
 from PIL import Image
 from starlette.responses import JSONResponse
 
+from aoq.data.pictures import open_picture, upright
 from aoq.web.guard import LOOPBACK_NAMES, SECURITY_HEADERS, KnownVisitors
 from tests.web.conftest import picture_bytes
 
@@ -339,6 +341,12 @@ def test_every_answer_has_the_security_headers(client, path):
     assert "server" not in answer.headers
 
 
+def test_pictures_come_from_this_server_only(client):
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'self';" in policy
+    assert not {"img-src", "data:", "blob:"} & set(policy.split())
+
+
 # Other sites
 
 
@@ -373,6 +381,38 @@ def test_a_page_of_another_site_cannot_upload(client, headers):
 def test_a_page_of_this_server_can_upload(client, server):
     headers = {"origin": server, "sec-fetch-site": "same-origin"}
     assert client.post(UPLOAD, files={"picture": JPEG}, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"},
+        {"sec-fetch-site": "same-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
+        {"origin": "https://evil.example"},
+    ],
+    ids=str,
+)
+def test_a_page_of_another_site_cannot_make_the_server_work(client, headers):
+    path = "/api/runs/bfan-round-two/images?text=a+red+flower"
+    assert_refused(client.get(path, headers=headers), 403)
+    assert client.get("/static/mark.svg", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {
+            "sec-fetch-site": "cross-site",
+            "sec-fetch-mode": "navigate",
+            "sec-fetch-dest": "document",
+        },
+        {"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"},
+        {"sec-fetch-site": "same-origin", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"},
+    ],
+    ids=str,
+)
+def test_links_and_the_pages_of_this_server_are_answered(client, headers):
+    assert client.get("/api/status", headers=headers).status_code == 200
 
 
 def sent(host: str, origin: str, *, hosts: set[str]) -> int:
@@ -430,6 +470,57 @@ def test_a_shown_picture_has_no_hidden_data_and_stands_upright(tmp_path):
     picture = Image.open(io.BytesIO(made))
     assert picture.size == (48, 64)
     assert not picture.getexif()
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("RGB", "PNG"), ("RGBA", "PNG"), ("L", "TIFF"), ("CMYK", "JPEG"), ("RGB", "JPEG")],
+)
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_large_picture_is_made_small_before_it_is_copied(
+    tmp_path, monkeypatch, mode, kind, orientation
+):
+    from aoq.web import pictures
+    from aoq.web.kept import Kept
+
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    noise = np.random.default_rng(0).integers(0, 256, (12, 30, len(mode)), np.uint8)
+    cells = Image.frombytes(mode, (30, 12), noise.tobytes())
+    path = tmp_path / "large"
+    cells.resize((3000, 1200), Image.Resampling.BILINEAR).save(path, kind, exif=exif)
+    copied = []
+    monkeypatch.setattr(
+        pictures, "upright", lambda image: copied.append(max(image.size)) or upright(image)
+    )
+    shown = pictures.ShownPictures([path], kept=Kept(most=MB, size=len))
+    made = Image.open(io.BytesIO(shown.jpeg(path, side=320)))
+    assert copied == [320]
+    with open_picture(path) as image:
+        image.load()
+        expected = upright(image)
+    expected.thumbnail((320, 320))
+    assert made.size == expected.size
+    difference = np.asarray(made, np.float64) - np.asarray(expected)
+    assert np.abs(difference).mean() < 3
+
+
+@pytest.mark.parametrize("size", [(4000, 4000), (10_000, 500)])
+def test_a_large_jpeg_is_not_even_decoded_whole(tmp_path, monkeypatch, size):
+    from aoq.web import pictures
+    from aoq.web.kept import Kept
+
+    decoded = []
+    thumbnail = Image.Image.thumbnail
+    monkeypatch.setattr(
+        Image.Image,
+        "thumbnail",
+        lambda self, *args: decoded.append(self.size) or thumbnail(self, *args),
+    )
+    path = tmp_path / "large.jpg"
+    path.write_bytes(picture_bytes(size=size))
+    pictures.ShownPictures([path], kept=Kept(most=MB, size=len)).jpeg(path, side=320)
+    assert max(decoded[0]) <= max(size) / 4
 
 
 def test_no_link_leads_out_of_the_folders_of_the_index(tmp_path):

@@ -14,6 +14,7 @@ import binascii
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from aoq.data.backbones import Regions
-from aoq.data.formats import raise_problems
 from aoq.data.readers import shown
 from aoq.data.regions import Boxes, RegionSource
-from aoq.errors import UserError
+from aoq.errors import UserError, raise_problems
 from aoq.progress import progress_bar
 
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
@@ -73,7 +73,7 @@ class BottomUpFile:
     def name(self) -> str:
         return str(self.path)
 
-    @property
+    @cached_property
     def ids(self) -> tuple[str, ...]:
         return tuple(place.image_id for place in self.places)
 

@@ -20,11 +20,11 @@ from typing import Any
 
 from aoq.data.dataset import VERSION, boxes_file, is_ours
 from aoq.data.extract import WORKERS, extract_pictures
-from aoq.data.folders import refuse_taken, written_folder
-from aoq.data.formats import Record, raise_problems, read_records
+from aoq.data.folders import place_in, refuse_taken, written_folder
+from aoq.data.formats import Record, read_records
 from aoq.data.region_tables import KeptRegions, RegionTable, rows_of, write_rows
 from aoq.data.regions import DEFAULT_SOURCE, RegionSource
-from aoq.errors import UserError
+from aoq.errors import raise_problems
 from aoq.progress import EventLog, progress_bar
 from aoq.storage import EVENTS, MANIFEST, hash_file, write_json, write_text
 from aoq.types import SPLITS
@@ -41,8 +41,7 @@ def build_dataset(
 ) -> None:
     """Extract the features of all records and write them as a data set."""
     raise_problems(find_problems(records))
-    _refuse_inside(records, folder)
-    with _dataset_folder(folder, force=force) as temporary:
+    with _dataset_folder(folder, records, force=force) as temporary:
         _fill(temporary, records, _extract(records, source, workers=workers), name=name)
 
 
@@ -51,8 +50,7 @@ def build_from_regions(
 ) -> None:
     """The same with regions that are there already; the pictures need not be."""
     raise_problems(find_problems(records, need_pictures=False))
-    _refuse_inside(records, folder)
-    with _dataset_folder(folder, force=force) as temporary:
+    with _dataset_folder(folder, records, force=force) as temporary:
         _fill(temporary, records, regions, name=name)
 
 
@@ -109,28 +107,22 @@ def find_problems(records: Sequence[Record], *, need_pictures: bool = True) -> l
     return problems
 
 
-def refuse_taken_dataset(folder: Path, *, force: bool) -> None:
+def refuse_taken_dataset(folder: Path, *, force: bool, sources: Sequence[Path] = ()) -> None:
     """Refuse a place that is taken, before hours of work."""
-    refuse_taken(folder, what="data set", is_ours=is_ours, force=force)
+    refuse_taken(folder, what="data set", is_ours=is_ours, force=force, sources=sources)
 
 
 @contextmanager
-def _dataset_folder(folder: Path, *, force: bool) -> Iterator[Path]:
+def _dataset_folder(folder: Path, records: Sequence[Record] = (), *, force: bool) -> Iterator[Path]:
     """A folder to fill, whole or not at all, that says when it was and how long it took."""
     started = time.monotonic()
-    with written_folder(folder, what="data set", is_ours=is_ours, force=force) as temporary:
+    pictures = [record.picture for record in records]
+    with written_folder(
+        folder, what="data set", is_ours=is_ours, force=force, sources=pictures
+    ) as temporary:
         yield temporary
         seconds = round(time.monotonic() - started, 2)
         EventLog(temporary / EVENTS).write("built", seconds=seconds)
-
-
-def _refuse_inside(records: Sequence[Record], folder: Path) -> None:
-    inside = [record.picture for record in records if _is_inside(record.picture, folder)]
-    if inside:
-        raise UserError(
-            f"{folder} holds the pictures themselves, such as {inside[0]}; "
-            "choose another place for the data set."
-        )
 
 
 def _extract(records: Sequence[Record], source: RegionSource, *, workers: int) -> RegionTable:
@@ -197,9 +189,4 @@ def _listing(records: Sequence[Record], folder: Path) -> dict[str, Any]:
 def _picture_path(picture: Path, folder: Path) -> str | None:
     if not picture.is_file():
         return None
-    path = picture.absolute()
-    return str(path.relative_to(folder.absolute()) if _is_inside(picture, folder) else path)
-
-
-def _is_inside(path: Path, folder: Path) -> bool:
-    return path.absolute().is_relative_to(folder.absolute())
+    return str(place_in(folder, picture) or picture.absolute())

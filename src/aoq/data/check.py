@@ -28,10 +28,9 @@ from aoq.data.dataset import (
     splits_of,
 )
 from aoq.data.findings import Finding, Report, SplitFacts, error, warning
-from aoq.data.formats import all_problems
 from aoq.data.precomp import CAPTIONS_PER_IMAGE, captions_file
 from aoq.data.readers import byte_string_problems, read_lines, shown
-from aoq.errors import UserError
+from aoq.errors import UserError, all_problems
 from aoq.progress import progress_bar
 from aoq.storage import MANIFEST, hash_file
 from aoq.types import SPLITS

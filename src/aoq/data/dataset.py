@@ -20,10 +20,9 @@ from typing import Any, Protocol, Self, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from aoq.data.formats import all_problems, raise_problems
 from aoq.data.precomp import CAPTIONS_PER_IMAGE, captions_file, read_captions, read_ids
 from aoq.data.readers import json_fault, parse_json, read_text, shown, wrong_fields
-from aoq.errors import UserError
+from aoq.errors import UserError, all_problems, raise_problems
 from aoq.storage import MANIFEST
 from aoq.types import SPLITS, Ids, Positives
 
@@ -33,6 +32,10 @@ VERSION = 1
 PRECOMP_SPLITS = (*SPLITS, "testall")
 PRECOMP_PARTS = ("ims.npy", "caps.txt", "precaps.txt")
 ROWS_SAMPLED = 64
+_OTHER_NUMBERS = (
+    "for other numbers of captions write them as JSON lines of image and caption, and build a data "
+    "set with `aoq data build captions.jsonl --features REGIONS`"
+)
 
 
 class ImageReader(Protocol):
@@ -413,7 +416,7 @@ def _open_precomp(folder: Path, split: str) -> PairDataset:
         raise UserError(
             f"{captions_path} has {len(captions):,} captions and {features_path} "
             f"{len(features):,} rows; expected {CAPTIONS_PER_IMAGE * len(features):,} captions, "
-            "five an image, or one row a caption."
+            f"five an image, or one row a caption; {_OTHER_NUMBERS}."
         )
     image_ids = read_ids(folder, split, n_images=len(features))
     text_ids = np.arange(len(captions))
@@ -438,7 +441,10 @@ def _open_precomp(folder: Path, split: str) -> PairDataset:
 def _every_fifth(features: Array, path: Path) -> Array:
     """VSE++ stores an image once a caption: look whether rows repeat, then skip the repeats."""
     if len(features) % CAPTIONS_PER_IMAGE:
-        raise UserError(f"{path} has a row a caption, {len(features):,}; expected five an image.")
+        raise UserError(
+            f"{path} has a row a caption, {len(features):,}; expected five an image; "
+            f"{_OTHER_NUMBERS}."
+        )
     images = features[::CAPTIONS_PER_IMAGE]
     for image in np.unique(np.linspace(0, len(images) - 1, ROWS_SAMPLED).astype(int)):
         start = image * CAPTIONS_PER_IMAGE

@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from aoq.data.backbones import GRID, Regions
-from aoq.data.formats import raise_problems
 from aoq.data.pictures import (
     Canvas,
     Fault,
@@ -39,9 +38,9 @@ from aoq.data.pictures import (
 )
 from aoq.data.readers import is_text
 from aoq.data.regions import RegionSource, one_core_each, pool_regions
-from aoq.errors import UserError
+from aoq.errors import UserError, raise_problems
 from aoq.progress import progress_bar, track
-from aoq.storage import atomic_file, hash_file
+from aoq.storage import hash_file, write_array
 
 BATCH = 4
 UNDER_WAY = 64  # batches at most, from the first that is decoded to the last that is kept
@@ -172,11 +171,6 @@ def _open_kept(place: Path) -> Regions | None:
     return kept if is_ours else None
 
 
-def _store(rows: Regions, place: Path) -> None:
-    with atomic_file(place) as temporary, temporary.open("wb") as file:
-        np.save(file, rows)
-
-
 # Decoding and computing
 
 
@@ -199,7 +193,7 @@ def _extract_missing(
         usable = {at: pixels for at, pixels in found.items() if not isinstance(pixels, Fault)}
         if usable:
             for place, rows in zip(usable, backbone(list(usable.values())), strict=True):
-                _store(rows, place)
+                write_array(place, rows)
         return {at: fault for at, fault in found.items() if isinstance(fault, Fault)}
 
     faults: dict[Path, Fault] = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aoq.data.dataset import PairDataset
-from aoq.data.formats import raise_problems
+from aoq.errors import raise_problems
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,11 @@ from aoq.data.readers import (
     read_entries,
     read_lines,
 )
-from aoq.errors import UserError
+from aoq.errors import UserError, raise_problems
 from aoq.progress import warn
 from aoq.storage import hash_file
 from aoq.types import Split
 
-PROBLEMS_SHOWN = 20
 SPLIT_NAMES: dict[str, Split] = {
     "train": "train",
     "restval": "train",
@@ -84,12 +83,16 @@ def read_records(
         images.setdefault(entry.image, []).append(entry)
         if entry.split:
             claims.append(Claim(entry.place, entry.image, entry.split))
-    if splits is not None:
+    if splits is None:
+        unused = [name for name in _names_in(pictures) if name not in images]
+        reason = f"have no caption in {captions_file}"
+    else:
         listed = read_split_lists(splits)
         claims += listed
         problems += _unmentioned(listed, images, captions_file)
         names = {claim.image for claim in listed}
-        unlisted = [name for name in images if name not in names]
+        unused = [name for name in images if name not in names]
+        reason = f"are in no list of {splits}"
         images = {name: entries for name, entries in images.items() if name in names}
     split_of = settle_splits(claims, problems)
     split_of |= share_out({name: pictures / name for name in images}, split_of)
@@ -103,11 +106,8 @@ def read_records(
     raise_problems(problems)
     if not records:
         raise UserError(f"{captions_file} holds no captions; expected at least one.")
-    if splits is not None:
-        _warn_left_out(unlisted, f"are in no list of {splits}")
-    else:
-        without = [name for name in _names_in(pictures) if name not in images]
-        _warn_left_out(without, f"have no caption in {captions_file}")
+    if unused:
+        warn(f"{len(unused):,} pictures {reason} and are left out, the first is {unused[0]}.")
     return records
 
 
@@ -240,12 +240,12 @@ def _first_copies(pictures: Mapping[str, Path]) -> dict[str, str]:
     return first
 
 
-def rank_into_splits(names: Collection[str], *, seed: int = 0) -> dict[str, Split]:
+def rank_into_splits(names: Collection[str]) -> dict[str, Split]:
     """80 / 10 / 10 percent of the images, ranked by a hash of their names.
 
     The order of the file does not matter, and three images are enough to fill every split.
     """
-    ranked = sorted(names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
+    ranked = sorted(names, key=lambda name: hashlib.sha256(f"0:{name}".encode()).digest())
     share = max(1, round(len(ranked) / 10)) if len(ranked) >= 3 else 0
     held_out: dict[str, Split] = dict.fromkeys(ranked[:share], "test")
     held_out |= dict.fromkeys(ranked[share : 2 * share], "dev")
@@ -255,32 +255,6 @@ def rank_into_splits(names: Collection[str], *, seed: int = 0) -> dict[str, Spli
 # Small parts
 
 
-class ManyProblemsError(UserError):
-    """Everything that is wrong with a source, the first of it in full."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        more = len(problems) - PROBLEMS_SHOWN
-        rest = [f"and {more:,} more."] if more > 0 else []
-        super().__init__(*problems[:PROBLEMS_SHOWN], *rest)
-        self.everything = tuple(problems)
-
-
-def raise_problems(problems: Sequence[str]) -> None:
-    """Refuse with every problem in one report."""
-    if problems:
-        raise ManyProblemsError(problems)
-
-
-def all_problems(error: UserError) -> Sequence[str]:
-    """What an error says, and what it has no room to say."""
-    return error.everything if isinstance(error, ManyProblemsError) else error.problems
-
-
 def _names_in(pictures: Path) -> list[str]:
     """The pictures in a folder and those below it, as a captions file names them."""
     return [path.relative_to(pictures).as_posix() for path in find_pictures(pictures).pictures]
-
-
-def _warn_left_out(names: Sequence[str], reason: str) -> None:
-    if names:
-        warn(f"{len(names):,} pictures {reason} and are left out, the first is {names[0]}.")

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aoq.data.formats import raise_problems
 from aoq.data.published_vocabulary import read_vocabulary
 from aoq.data.readers import read_lines, shown
 from aoq.data.vocabulary import END, PAD, START, UNKNOWN, Vocabulary
-from aoq.errors import UserError
+from aoq.errors import UserError, raise_problems
 
 CAPTIONS_PER_IMAGE = 5
 _UNKNOWN_WORD = "unk"  # in one piece for every tokenizer, which "<unk>" is not

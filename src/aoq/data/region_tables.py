@@ -22,11 +22,10 @@ from aoq.data.backbones import Regions
 from aoq.data.dataset import Array, map_features
 from aoq.data.extract import load_regions
 from aoq.data.folders import written_folder
-from aoq.data.formats import raise_problems
 from aoq.data.pictures import picture_size
 from aoq.data.readers import json_fault, parse_json, read_text, shown, wrong_fields
 from aoq.data.regions import Boxes, RegionSource, grid_boxes
-from aoq.errors import UserError
+from aoq.errors import UserError, raise_problems
 from aoq.progress import track
 from aoq.storage import hash_file, write_json
 
@@ -181,14 +180,18 @@ def write_folder(table: RegionTable, folder: Path) -> None:
         "regions": n_regions,
         "width": width,
         "sha256": {file.name: hash_file(file) for file in (features, boxes)},
-        "images": [{"id": table.ids[row], **table.describe(row)} for row in rows],
+        "images": [{"id": name, **table.describe(row)} for row, name in enumerate(table.ids)],
     }
     write_json(folder / MANIFEST, manifest)
 
 
-def region_folder(folder: Path, *, force: bool) -> AbstractContextManager[Path]:
+def region_folder(
+    folder: Path, *, force: bool, sources: Sequence[Path] = ()
+) -> AbstractContextManager[Path]:
     """Where a folder of regions is written to; an earlier one is replaced only if asked for."""
-    return written_folder(folder, what="folder of regions", is_ours=is_region_folder, force=force)
+    return written_folder(
+        folder, what="folder of regions", is_ours=is_region_folder, force=force, sources=sources
+    )
 
 
 def is_region_folder(folder: Path) -> bool:

@@ -26,7 +26,7 @@ from aoq.data.backbones import (
     load_backbone,
 )
 from aoq.data.dataset import boxes_file, features_file, is_built, map_features, read_manifest
-from aoq.data.pictures import MAX_PIXELS, Canvas, Picture, Pixels, decode
+from aoq.data.pictures import Canvas, Picture, Pixels, decode
 from aoq.data.readers import shown
 from aoq.errors import UserError
 
@@ -114,12 +114,9 @@ class PictureReader:
     torch may use here.
     """
 
-    def __init__(
-        self, source: RegionSource, *, max_pixels: int = MAX_PIXELS, threads: int | None = None
-    ) -> None:
+    def __init__(self, source: RegionSource, *, threads: int | None = None) -> None:
         self._backbone = source.load()
         self._grid = source.grid
-        self._max_pixels = max_pixels
         self._cores = one_core_each(threads)
 
     @property
@@ -136,7 +133,7 @@ class PictureReader:
 
     def _read(self, picture: Picture | Pixels) -> Regions:
         if not isinstance(picture, np.ndarray):
-            picture = decode(picture, self.canvas, max_pixels=self._max_pixels)
+            picture = decode(picture, self.canvas)
         return pool_regions(self._backbone([picture])[0], self._grid)
 
 

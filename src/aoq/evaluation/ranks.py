@@ -60,18 +60,6 @@ class PairRanks:
         return Ranks(i2t=i2t, t2i=t2i)
 
 
-def ranks_in_blocks(
-    scorer: Scorer[E],
-    encoded: EncodedDataset[E],
-    positives: Positives,
-    *,
-    block_size: int = BLOCK_SIZE,
-) -> Ranks:
-    """Ranks without ever holding the score matrix."""
-    pairs = pair_ranks_in_blocks(scorer, encoded, positives, block_size=block_size)
-    return pairs.best(positives)
-
-
 def pair_ranks_in_blocks(
     scorer: Scorer[E],
     encoded: EncodedDataset[E],
@@ -79,7 +67,7 @@ def pair_ranks_in_blocks(
     *,
     block_size: int = BLOCK_SIZE,
 ) -> PairRanks:
-    """The same for every positive pair, not only the best of each query.
+    """Ranks for every positive pair, without ever holding the score matrix.
 
     Each thread scores a block by itself, as in mining, and counts what it holds.
     """

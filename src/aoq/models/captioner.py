@@ -61,11 +61,6 @@ class CaptionModel(nn.Module):
         nn.init.xavier_normal_(self.projection.weight)
         nn.init.xavier_normal_(self.output.weight)
 
-    def logits(self, regions: Tensor, labels: Tensor) -> Tensor:
-        """Scores of the next word after each word of `labels`. (B, T, V)"""
-        logits: Tensor = self.output(self.decode(regions, labels))
-        return logits
-
     def decode(self, regions: Tensor, labels: Tensor) -> Tensor:
         """The decoder's state after each word of `labels`. (B, T, W)"""
         states, last = self.encoder(self.dropout(self.projection(regions)))

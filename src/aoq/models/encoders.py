@@ -92,8 +92,7 @@ class WordEncoder(nn.Module):
         groups = [(rows, self._read(group)) for rows, group in by_length(texts)]
         states = torch.cat([pad(part, (0, 0, 0, longest - part.shape[1])) for _, part in groups])
         order = torch.cat([rows for rows, _ in groups])
-        positions = torch.arange(longest, device=order.device)
-        mask = positions < texts.lengths[:, None]
+        mask = texts.mask[:, :longest]
         return Encoding(unit(states)[order.argsort()] * mask[..., None], mask)  # (B, T, D)
 
     def _read(self, texts: Texts) -> Tensor:

@@ -7,9 +7,8 @@ Everything here may be called from several threads.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
@@ -20,14 +19,14 @@ import torch
 from aoq.data.backbones import Regions
 from aoq.data.collate import Collator
 from aoq.data.dataset import Features, PairDataset
-from aoq.data.pictures import MAX_PIXELS, Picture, Pixels
+from aoq.data.pictures import Picture, Pixels
 from aoq.data.readers import is_text, shown
 from aoq.data.regions import PictureReader, RegionSource
 from aoq.data.vocabulary import Vocabulary, tokenize
 from aoq.errors import UserError
 from aoq.scoring.encoded import Kind, PackedEncoding, encode_range
-from aoq.storage import RunDirectory, hash_file, hash_parts
-from aoq.training.checkpoint import TrainedRun, load_run
+from aoq.storage import RunDirectory, hash_parts
+from aoq.training.checkpoint import TrainedRun, load_run, model_key
 from aoq.training.inputs import default_device
 from aoq.types import Encoding, Positives
 
@@ -98,9 +97,7 @@ class QueryEncoder:
     @cached_property
     def model_hash(self) -> str:
         """Names all that encodings depend on: weights, words, settings."""
-        directory = RunDirectory(self.run)
-        files = [hash_file(file) for file in (directory.model, directory.vocabulary)]
-        return hash_parts(json.dumps([files, asdict(self.trained.recipe.model)]).encode())
+        return hash_parts(model_key(RunDirectory(self.run), self.trained.recipe).encode())
 
     @cached_property
     def known_source(self) -> RegionSource | None:
@@ -113,11 +110,18 @@ class QueryEncoder:
     @property
     def source(self) -> RegionSource:
         """The same where pictures are to be read."""
+        data = self.trained.recipe.data
+        if self.known_source is None and data and not Path(data).exists():
+            raise UserError(
+                f"{self.run} cannot read pictures, because its data set {data} is not there, which "
+                "tells the network that made the regions; bring it back, or put a link in its "
+                "place."
+            )
         if self.known_source is None:
             raise UserError(
                 f"{self.run} cannot read pictures, because nothing tells which network made the "
-                f"regions of its data set {self.trained.recipe.data}; use texts, or a run that was "
-                "trained on a data set of `aoq data build`."
+                f"regions of its data set {data}; use texts, or a run that was trained on a data "
+                "set of `aoq data build`."
             )
         return self.known_source
 
@@ -181,16 +185,14 @@ class QueryEncoder:
         """The regions of a picture: a file, the bytes of one, or its pixels as decoded."""
         return ReadPicture(self.reader.regions(picture), self.source)
 
-    def prepare_pictures(
-        self, *, max_pixels: int = MAX_PIXELS, threads: int | None = None
-    ) -> PictureReader:
+    def prepare_pictures(self, *, threads: int | None = None) -> PictureReader:
         """Load the network that reads pictures, which the first picture would wait for otherwise.
 
         `threads` is how many pictures it reads at once; default: one a core. A server calls this
         on its main thread, because others see one core only.
         """
         with self._lock:
-            self._reader = PictureReader(self.source, max_pixels=max_pixels, threads=threads)
+            self._reader = PictureReader(self.source, threads=threads)
             return self._reader
 
     @property

@@ -152,7 +152,8 @@ def _tried(matcher: Matcher, *, sample: int) -> Index:
 def _open_splits(data: Path, splits: Sequence[str], encoder: QueryEncoder) -> list[PairDataset]:
     """The splits to index, if their regions are what the model knows."""
     _require_alike(RegionSource.of_dataset(data), encoder, of=data)
-    datasets = [open_dataset(data, split) for split in splits or _distinct_splits(data)]
+    chosen = dict.fromkeys(splits or _distinct_splits(data))
+    datasets = [open_dataset(data, split) for split in chosen]
     for dataset in datasets:
         encoder.trained.require_width(dataset.features.shape[2], source=dataset.name)
     return datasets

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from aoq.data.pictures import MAX_PIXELS, Picture, Pixels
+from aoq.data.pictures import Picture, Pixels
 from aoq.data.readers import shown
 from aoq.data.regions import Boxes, PictureReader
 from aoq.errors import UserError
@@ -112,11 +112,6 @@ class Matcher:
         return cls(encoder, opened, proposer=load_teacher(opened))
 
     @property
-    def teacher(self) -> Path | None:
-        """The run whose model proposes what this one then scores, if there is one."""
-        return None if self.proposer is None else self.proposer.run
-
-    @property
     def attention_reason(self) -> str | None:
         """Why there is no attention to show; none where there is."""
         if self.has_attention:
@@ -149,13 +144,18 @@ class Matcher:
             ranking = self._rank("texts", self._image_query(image), top=top)
         return self._answer("texts", ranking, own=own)
 
-    def score(self, image: Image, texts: Sequence[str]) -> list[float]:
-        """How well an image fits each of some sentences; higher is closer."""
+    def score(self, image: Image, texts: Sequence[Text]) -> list[float]:
+        """How well an image fits each of some sentences, or texts of the index; higher is closer.
+
+        A sentence that the model cannot tell from any other is refused, a text of the index is not.
+        """
+        words = [text if isinstance(text, str) else self._text(text).text for text in texts]
         for text in texts:
-            self.encoder.read_query(text)
+            if isinstance(text, str):
+                self.encoder.read_query(text)
         with self.index.unchanged():
             own_image = self._image_query(image).own
-        return self.encoder.score(own_image, texts)
+        return self.encoder.score(own_image, words)
 
     def attention(self, image: Image, text: Text) -> AttentionMap:
         """What looked at what when this image and this text are compared."""
@@ -195,11 +195,9 @@ class Matcher:
         """A picture to ask several things about: the network reads it once."""
         return self.encoder.read_picture(picture)
 
-    def prepare_pictures(
-        self, *, max_pixels: int = MAX_PIXELS, threads: int | None = None
-    ) -> PictureReader:
+    def prepare_pictures(self, *, threads: int | None = None) -> PictureReader:
         """Load the network that reads pictures before the first of them comes."""
-        return self.encoder.prepare_pictures(max_pixels=max_pixels, threads=threads)
+        return self.encoder.prepare_pictures(threads=threads)
 
     # How they are answered
 

@@ -27,7 +27,7 @@ _NAMED = 5  # of those that cannot be used
 
 
 @dataclass(frozen=True)
-class KeptRegions:
+class CachedRegions:
     """Regions of pictures that were extracted, read from the cache when asked."""
 
     places: Sequence[Path]
@@ -68,7 +68,7 @@ class Photos:
     def dataset(self) -> PairDataset:
         """As the encoders take them; an id is the place below the folder."""
         return only_images(
-            ImagesOnDemand.of(KeptRegions(tuple(self.stored.values()), self.source)),
+            ImagesOnDemand.of(CachedRegions(tuple(self.stored.values()), self.source)),
             [photo.relative_to(self.folder).as_posix() for photo in self.stored],
             name=str(self.folder),
             pictures=tuple(self.stored),

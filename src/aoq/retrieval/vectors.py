@@ -13,19 +13,17 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from safetensors.torch import save_file
 
 from aoq.data.dataset import PairDataset
-from aoq.data.formats import raise_problems
 from aoq.data.readers import read_lines
-from aoq.errors import UserError
+from aoq.errors import UserError, raise_problems
 from aoq.progress import progress_bar, warn
 from aoq.retrieval.encoder import QueryEncoder, only_texts
 from aoq.retrieval.photos import read_photos
 from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.encoded import Kind, PackedEncoding
-from aoq.storage import atomic_file, write_json
+from aoq.storage import atomic_file, write_array, write_json
 from aoq.types import Encoding
 
 ENDINGS = (".npy", ".safetensors")
@@ -45,8 +43,7 @@ class VectorFile:
         vectors = self.encoded.vectors.cpu()
         if path.suffix == ".npy":
             write_json(_ids_file(path), self.ids)
-            with atomic_file(path) as temporary, temporary.open("wb") as file:
-                np.save(file, vectors.numpy())
+            write_array(path, vectors.numpy())
             return
         tensors = {"vectors": vectors.contiguous()}
         if isinstance(self.encoded, PackedEncoding):
@@ -69,13 +66,14 @@ def _ids_file(path: Path) -> Path:
 def encode_lines(encoder: QueryEncoder, file: Path) -> VectorFile:
     """The texts of a file, one a line; the texts themselves are the ids."""
     lines = read_lines(file)
+    if not lines:
+        raise UserError(f"{file} is empty; expected a text a line.")
     raise_problems(
         [
             f"{file}, line {number}: it has no words; expected a text a line."
             for number, line in enumerate(lines, start=1)
             if not line
         ]
-        or ([] if lines else [f"{file} is empty; expected a text a line."])
     )
     dataset = only_texts(lines)
     unknown = encoder.collator(dataset).unknown_texts()

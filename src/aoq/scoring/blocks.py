@@ -1,24 +1,17 @@
-"""All pairs in bounded memory: the score matrix of an encoded data set, in blocks.
+"""All pairs in bounded memory: how large a block of the score matrix may be.
 
-Mining and evaluation both read the blocks of this module, so a memory budget means the same to
-both, and neither ever holds the whole matrix.
+Mining and evaluation both take the size of their blocks from here, so a memory budget means the
+same to both, and neither ever holds the whole matrix.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeVar
-
-import torch
-from torch import Tensor
 
 from aoq.config import BLOCK_SIZE, parse_memory
 from aoq.errors import UserError
-from aoq.progress import progress_bar
 from aoq.scoring.encoded import EncodedDataset
-from aoq.scoring.protocol import Scorer
 
 E = TypeVar("E")
 # What a score costs while its block is read: itself, masks, and the copies that selection makes.
@@ -27,36 +20,9 @@ _BYTES_A_SCORE = 24
 _WORKSPACE = 128 * 2**20
 
 
-@dataclass(frozen=True)
-class Block:
-    """Scores of a range of images against a range of texts."""
-
-    images: slice
-    texts: slice
-    scores: Tensor
-
-
 def ranges(stop: int, size: int, *, start: int = 0) -> list[slice]:
     """start..stop in consecutive pieces of at most `size`."""
     return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]
-
-
-def score_blocks(
-    scorer: Scorer[E],
-    encoded: EncodedDataset[E],
-    *,
-    block_size: int = BLOCK_SIZE,
-    description: str = "score",
-) -> Iterator[Block]:
-    """The score matrix, block by block, images outermost."""
-    rows, columns = (ranges(len(part), block_size) for part in (encoded.images, encoded.texts))
-    with progress_bar(description, total=len(rows) * len(columns), unit="blocks") as update:
-        for images in rows:
-            for texts in columns:
-                with torch.no_grad():
-                    scores = scorer.score_matrix(encoded.images[images], encoded.texts[texts])
-                yield Block(images, texts, scores)
-                update()
 
 
 def block_size_within(

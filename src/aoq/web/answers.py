@@ -54,6 +54,9 @@ class RunAnswer(BaseModel):
     exact: bool = Field(description="False where a teacher proposes and the model re-ranks.")
     teacher: TeacherAnswer | None
     test: Figures | None
+    test_data: str | None = Field(
+        description="Hash of the data that test is of: only results on the same can be compared."
+    )
     dev: Figures | None
 
 

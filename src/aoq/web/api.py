@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from aoq import __version__
 from aoq.data.pictures import FORMATS
+from aoq.experiments.inspection import EntryKind
 from aoq.retrieval.encoder import ReadPicture
 from aoq.web import history
 from aoq.web.answers import (
@@ -60,7 +61,6 @@ Upload = Annotated[
 ]
 Top = Annotated[int, Query(ge=1, le=TOP, description="Hits to answer with.")]
 Depth = Annotated[int, Query(ge=1, le=DEPTH, description="Candidates to answer with.")]
-Kind = Literal["image", "text"]
 
 
 def find_pair(
@@ -81,6 +81,7 @@ Pair = Annotated[tuple[ReadPicture | int, str | int], Depends(find_pair)]
 _SIDES = {"thumb": THUMBNAIL, "full": FULL}
 _FAILURES = {
     400: "The request is not one that can be understood.",
+    403: "A page of another site asked.",
     404: "No such run, image or text.",
     409: "The run or its index has nothing to answer with; the sentence says why.",
     422: "A parameter is not what it should be; the sentence says which.",
@@ -88,7 +89,6 @@ _FAILURES = {
     503: "It took too long, or the index was made again.",
 }
 _UPLOAD_FAILURES = {
-    403: "A page of another site tried to upload.",
     408: "The upload took too long.",
     413: "The upload is too large.",
 }
@@ -197,7 +197,7 @@ async def attention(run: Run, service: Shared, pair: Pair) -> AttentionAnswer:
 
 @router.get("/runs/{run}/negatives/{kind}/{number}", tags=["training"])
 async def negatives(
-    run: Run, service: Shared, kind: Kind, number: Number, depth: Depth = 12
+    run: Run, service: Shared, kind: EntryKind, number: Number, depth: Depth = 12
 ) -> NegativesAnswer:
     """The mined negatives of an image or text of the training split, hardest first."""
     return await service.workers.do(run.negatives, kind, number, depth=depth)
@@ -219,7 +219,7 @@ async def results(run: Run, service: Shared) -> ResultsAnswer:
 async def entries(
     run: Run,
     service: Shared,
-    kind: Kind = "image",
+    kind: EntryKind = "image",
     split: Annotated[
         str | None,
         Query(
@@ -256,7 +256,7 @@ async def entries(
 
 
 @router.get("/runs/{run}/entries/{kind}/{number}", tags=["index"])
-async def entry(run: Run, service: Shared, kind: Kind, number: Number) -> OneEntryAnswer:
+async def entry(run: Run, service: Shared, kind: EntryKind, number: Number) -> OneEntryAnswer:
     """An image or a text of the index, and what belongs to it."""
     return await service.workers.do(run.entry, kind, number)
 
@@ -282,7 +282,7 @@ async def picture(
     return Response(made, media_type="image/jpeg", headers=headers)
 
 
-def _the_one(**given: str | int | None) -> Any:
+def _the_one(**given: str | int | None) -> str | int:
     """The one parameter of several that is given."""
     values = [value for value in given.values() if value is not None]
     if len(values) != 1:

@@ -44,10 +44,7 @@ class Decoders:
 
     def decode(self, picture: bytes, canvas: Canvas) -> Pixels:
         """As `aoq.data.pictures.decode` does it, to the last bit; a `PictureError` in time."""
-        try:
-            child = self._idle.pop()
-        except IndexError:
-            child = self._begin()
+        child = self._take()
         request = _REQUEST.pack(canvas.side, canvas.resample, *self._bounds, len(picture))
         try:
             is_decoded, answer = child.ask(request, picture)
@@ -63,6 +60,17 @@ class Decoders:
         """End all children, whatever they do."""
         while self._children:
             self._children.pop().end()
+
+    def _take(self) -> _Child:
+        """One that is idle, if it still lives, or another."""
+        while self._idle:
+            with suppress(IndexError):  # another thread was faster
+                child = self._idle.pop()
+                if child.lives:
+                    return child
+                self._children.discard(child)
+                child.end()
+        return self._begin()
 
     def _begin(self) -> _Child:
         child = _Child()
@@ -84,6 +92,10 @@ class _Child:
             env=os.environ | paths,
             start_new_session=True,
         )
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
 
     def ask(self, *request: bytes) -> tuple[bool, bytes]:
         """Whether there are pixels, and these or what is wrong; `EOFError` where the child went."""

@@ -3,7 +3,8 @@
 Browsers are told to trust nothing but this server's own files. A page of somebody else cannot use
 a visitor's browser to reach a server on the same machine: a name that was pointed at it (DNS
 rebinding) is not a name it answers to, and what changes or costs something must come from its own
-pages. Nothing lasts longer than it may, and no error leaves as a traceback.
+pages, or from an address that the visitor went to. Nothing lasts longer than it may, and no error
+leaves as a traceback.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aoq.web.refusals import RefusedError, defect
 
 SECURITY_HEADERS: Mapping[str, str] = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -85,7 +86,7 @@ class Bounded:
 
 
 class KnownVisitors:
-    """Refuses names that the server is not called by, and other sites' pages that send something.
+    """Refuses names that the server is not called by, and other sites' pages that make it work.
 
     `hosts` are the names it answers to. An address in numbers is always taken: nobody else's name
     can lead to it. A proxy may call the server by another name than visitors do, so pages of these
@@ -99,7 +100,7 @@ class KnownVisitors:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
-            refusal = self._wrong_name(headers) or self._foreign_page(scope["method"], headers)
+            refusal = self._wrong_name(headers) or self._foreign_page(scope, headers)
             if refusal is not None:
                 await refusal.response()(scope, receive, send)
                 return
@@ -118,9 +119,10 @@ class KnownVisitors:
             )
         return None
 
-    def _foreign_page(self, method: str, headers: Headers) -> RefusedError | None:
-        """Where a request that is not harmless was sent by a page of another origin."""
-        if method in _HARMLESS:
+    def _foreign_page(self, scope: Scope, headers: Headers) -> RefusedError | None:
+        """Where a page of another origin sends something, or shows what has to be computed."""
+        is_visit = headers.get("sec-fetch-dest") == "document"
+        if scope["method"] in _HARMLESS and (is_visit or not scope["path"].startswith("/api/")):
             return None
         is_foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
         if (origin := headers.get("origin")) is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,14 @@ def _own_results(run: RunSummary) -> list[dict[str, Any]]:
     """
     directory = RunDirectory(run.path)
     lines = [
-        line
-        for line in read_json_lines(directory.results)
-        if isinstance(line, dict) and isinstance(line.get("split"), str)
+        line for line in read_json_lines(directory.results) if isinstance(line.get("split"), str)
     ]
     if not lines:
         return []
     own = {line["split"]: line.get("data") for line in reversed(lines)}
     origins = {"train": run.origins["data"], "dev": run.origins["dev"]}
     own |= {split: data for split, data in origins.items() if data is not None}
-    weights = hash_file(directory.require_trained().model)
+    weights = _hash_of(directory.require_trained().model)
     return [
         line
         for line in lines
@@ -75,9 +74,20 @@ def _own_results(run: RunSummary) -> list[dict[str, Any]]:
     ]
 
 
+def _hash_of(weights: Path) -> str:
+    """Of a file that is large, and read again only where it was replaced."""
+    found = weights.stat()
+    return _hash_once(weights, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache
+def _hash_once(weights: Path, changed: int, size: int) -> str:
+    return hash_file(weights)
+
+
 def _epochs(events: Iterable[Mapping[str, Any]]) -> list[EpochAnswer]:
     """One point an epoch; of epochs that were trained again after a kill, the last."""
-    losses: dict[int, float | None] = {}
+    losses: dict[int, float] = {}
     validations: dict[int, dict[str, float]] = {}
     for event in events:
         epoch = event.get("epoch")
@@ -86,7 +96,8 @@ def _epochs(events: Iterable[Mapping[str, Any]]) -> list[EpochAnswer]:
         match event.get("event"):
             case "epoch":
                 terms = [term for term in event.get("loss", {}).values() if _is_number(term)]
-                losses[epoch] = sum(terms) if terms else None
+                if terms:  # none where only the validation was done again
+                    losses[epoch] = sum(terms)
             case "validation":
                 validations[epoch] = _figures(event)
     return [

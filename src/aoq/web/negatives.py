@@ -1,22 +1,22 @@
 """The mined negatives of a run, in the numbers of its index.
 
 Lists are mined on the training split and count its images and texts from zero; an index may hold
-other splits and photos besides. Where both are of the same data, an entry has the same id in both.
+other splits and photos besides. Where both are of the same data, the training split has the same
+order in both; ids would not do, because some data sets repeat them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from aoq.data.dataset import PairDataset, open_dataset
 from aoq.errors import UserError
-from aoq.experiments.inspection import Anchor, Kind, anchor_list, provenance_rows
+from aoq.experiments.inspection import Anchor, EntryKind, anchor_list, provenance_rows
 from aoq.mining.candidates import CandidateLists
 from aoq.progress import warn
 from aoq.recipes import load_recipe
-from aoq.retrieval.index import ImageEntry, Index, TextEntry
+from aoq.retrieval.index import Index
 from aoq.storage import RunDirectory
 from aoq.web.refusals import RefusedError
 
@@ -44,9 +44,9 @@ class Negatives:
     def __init__(self, lists: CandidateLists, dataset: PairDataset, index: Index) -> None:
         self._lists = lists
         self._dataset = dataset
-        self._in_index: dict[Kind, list[int]] = {
-            "image": _numbers(dataset.image_ids, index.images),
-            "text": _numbers(dataset.caption_ids, index.texts),
+        self._in_index: dict[EntryKind, list[int]] = {
+            "image": [image.number for image in index.images if image.split == "train"],
+            "text": [text.number for text in index.texts if text.split == "train"],
         }
         self._in_lists = {
             kind: {number: place for place, number in enumerate(numbers)}
@@ -84,7 +84,7 @@ class Negatives:
             )
         return cls(lists, dataset, index)
 
-    def of(self, kind: Kind, number: int, *, depth: int) -> AnchorNegatives:
+    def of(self, kind: EntryKind, number: int, *, depth: int) -> AnchorNegatives:
         """Those of an image or text of the index."""
         place = self._in_lists[kind].get(number)
         if place is None:
@@ -98,9 +98,3 @@ class Negatives:
             candidates=tuple(Candidate(others[e.number], e.score) for e in found.candidates),
             provenance=provenance_rows(self._lists, self._dataset),
         )
-
-
-def _numbers(ids: Sequence[str], entries: Iterable[ImageEntry | TextEntry]) -> list[int]:
-    """What the images or texts of the training split are called in the index."""
-    numbers = {entry.id: entry.number for entry in entries if entry.split == "train"}
-    return [numbers[name] for name in ids]

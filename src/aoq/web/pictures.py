@@ -8,6 +8,7 @@ that leads out of the folders which the index names is not followed.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from aoq.data.pictures import open_picture, upright
 from aoq.web.kept import Kept
 from aoq.web.refusals import RefusedError
 
+_SHRINKABLE = ("L", "RGB", "RGBA", "CMYK")  # before they are copied to be turned upright
 _MISSING = "The picture is missing, or it cannot be read."
 
 
@@ -51,8 +53,11 @@ def _made_small(picture: Path, side: int) -> bytes:
     buffer = io.BytesIO()
     try:
         with open_picture(picture) as image:
-            image.draft("RGB", (2 * side, 2 * side))  # decodes large JPEGs at a fraction
+            width, height = (math.ceil(2 * side * n / max(image.size)) for n in image.size)
+            image.draft("RGB", (width, height))  # decodes large JPEGs at a fraction
             image.load()  # some formats have their Exif data at the end
+            if image.mode in _SHRINKABLE and "transparency" not in image.info:
+                image.thumbnail((side, side))
             small = upright(image)
             small.thumbnail((side, side))
             small.info.clear()  # comments would be written again

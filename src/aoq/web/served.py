@@ -11,10 +11,10 @@ from pathlib import Path
 from random import Random
 
 from aoq.errors import UserError
-from aoq.experiments.inspection import Kind
+from aoq.experiments.inspection import EntryKind
 from aoq.experiments.runs import RunSummary
 from aoq.progress import warn
-from aoq.retrieval.encoder import ReadPicture
+from aoq.retrieval.encoder import ReadPicture, ReadText
 from aoq.retrieval.index import ImageEntry, TextEntry
 from aoq.retrieval.matcher import Answer, Matcher
 from aoq.storage import hash_parts
@@ -54,12 +54,12 @@ class ServedRun:
         self.name = name
         self.matcher = matcher
         self._images, self._texts = matcher.index.images, matcher.index.texts
-        self._entries: dict[Kind, Sequence[ImageEntry | TextEntry]] = {
+        self._entries: dict[EntryKind, Sequence[ImageEntry | TextEntry]] = {
             "image": self._images,
             "text": self._texts,
         }
         self._pictures = ShownPictures((image.picture for image in self._images), kept=pictures)
-        self._words: dict[Kind, list[str]] = {
+        self._words: dict[EntryKind, list[str]] = {
             "image": [self._searched(image) for image in self._images],
             "text": [f" {text.text}".casefold() for text in self._texts],
         }
@@ -95,6 +95,7 @@ class ServedRun:
             exact=self._is_exact,
             teacher=self._teacher(),
             test=None if summary.test is None else dict(summary.test),
+            test_data=summary.origins["test"],
             dev=None if summary.dev is None else dict(summary.dev.metrics),
         )
 
@@ -145,10 +146,9 @@ class ServedRun:
 
     def score(self, image: ReadPicture | int, text: str | int) -> ScoreAnswer:
         self._require_image(image)
-        words = self._words_of(text)
-        (score,) = self.matcher.score(image, [words])
-        unknown = self.matcher.encoder.read_query(words).unknown_words
-        return ScoreAnswer(score=score, unknown_words=list(unknown))
+        read = ReadText.of(self._words_of(text), self.matcher.encoder.vocabulary)
+        (score,) = self.matcher.score(image, [text])
+        return ScoreAnswer(score=score, unknown_words=list(read.unknown_words))
 
     def attention(self, image: ReadPicture | int, text: str | int) -> AttentionAnswer:
         if self.matcher.attention_reason is not None:
@@ -174,7 +174,7 @@ class ServedRun:
         self._require("text", text)
         return self._texts[text].text
 
-    def _hits(self, answer: Answer, kind: Kind) -> list[HitAnswer]:
+    def _hits(self, answer: Answer, kind: EntryKind) -> list[HitAnswer]:
         return [
             HitAnswer(
                 number=hit.number,
@@ -191,7 +191,7 @@ class ServedRun:
 
     def entries(
         self,
-        kind: Kind,
+        kind: EntryKind,
         *,
         split: str | None,
         entry_id: str | None,
@@ -218,7 +218,7 @@ class ServedRun:
             page = Random(sample).sample(found, min(limit, len(found)))
         return EntriesAnswer(total=len(found), entries=[self._entry(entry) for entry in page])
 
-    def entry(self, kind: Kind, number: int) -> OneEntryAnswer:
+    def entry(self, kind: EntryKind, number: int) -> OneEntryAnswer:
         self._require(kind, number)
         entry = self._entries[kind][number]
         partners: Sequence[ImageEntry | TextEntry]
@@ -230,7 +230,7 @@ class ServedRun:
             entry=self._entry(entry), partners=[self._entry(partner) for partner in partners]
         )
 
-    def negatives(self, kind: Kind, number: int, *, depth: int) -> NegativesAnswer:
+    def negatives(self, kind: EntryKind, number: int, *, depth: int) -> NegativesAnswer:
         if isinstance(self._negatives, str):
             raise RefusedError(409, self._negatives)
         self._require(kind, number)
@@ -258,7 +258,7 @@ class ServedRun:
             raise RefusedError(404, f"Image {number} has no picture: its regions came without.")
         return self._pictures.jpeg(picture, side=side)
 
-    def _require_some(self, kind: Kind) -> None:
+    def _require_some(self, kind: EntryKind) -> None:
         if not self._entries[kind]:
             raise RefusedError(409, f"The index holds no {kind}s to be found.")
 
@@ -274,7 +274,7 @@ class ServedRun:
         elif image.source != self.matcher.encoder.known_source:
             raise RefusedError(404, "The picture was uploaded to another run; upload it to this.")
 
-    def _require(self, kind: Kind, number: int) -> None:
+    def _require(self, kind: EntryKind, number: int) -> None:
         """Refuse a number that the index does not have."""
         count = len(self._entries[kind])
         if number >= count:
@@ -307,8 +307,8 @@ def _prepare_pictures(matcher: Matcher, *, threads: int) -> str | None:
     """Load the network that reads uploads; or else why there is none, in words for visitors."""
     if matcher.encoder.known_source is None:
         return (
-            "This run cannot read pictures, because its data set came as features; choose an image "
-            "of the index."
+            "This run cannot read pictures, because nothing tells which network made the features "
+            "of its data set; choose an image of the index."
         )
     try:
         matcher.prepare_pictures(threads=threads)

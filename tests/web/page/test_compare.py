@@ -32,6 +32,24 @@ def test_two_runs_are_compared_with_ticks_and_ranks(visit, caption, ask):
     expect(page.locator(".column-top").first).to_contain_text(f"first correct at rank {rank}")
 
 
+def test_entries_that_share_an_id_are_told_apart(visit, caption, ask):
+    def rename(route) -> None:
+        answer = route.fetch().json()
+        for hit in answer["hits"]:
+            hit["id"] = "photo"
+        route.fulfill(json=answer)
+
+    visit.page.route("**/images?*", rename)
+    page = visit.open("compare", VSRN, other=visit.runs[BFAN], text_number=caption["number"])
+    left, right = (
+        {hit["number"] for hit in ask("images", run, text_number=caption["number"])["hits"]}
+        for run in (VSRN, BFAN)
+    )
+    assert left != right
+    expect(page.locator(".column").first.locator(".only")).to_have_count(len(left - right))
+    expect(page.locator(".verdict")).to_contain_text(f"{len(left & right)} of the first 12")
+
+
 def test_a_free_sentence_is_compared_without_ticks(visit):
     page = visit.open("compare", VSRN)
     page.get_by_label("Sentence").fill("a red bird")

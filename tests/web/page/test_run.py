@@ -27,6 +27,18 @@ def test_mined_negatives_have_the_scores_of_the_lists(visit, ask, kind):
     expect(page).not_to_have_url(before)
 
 
+def test_another_anchor_that_cannot_be_had_is_said_to_fail(visit):
+    visit.expected.add(500)
+    page = visit.open("negatives", number=0)
+    failed = {"error": "This cannot be answered."}
+    page.route("**/entries?*", lambda route: route.fulfill(status=500, json=failed))
+    page.get_by_role("button", name="Another").click()
+    expect(page.get_by_role("alert")).to_contain_text(failed["error"])
+    page.unroute_all()
+    page.get_by_role("button", name="Try again").click()
+    expect(page).not_to_have_url(re.compile(r"number=0\b"))
+
+
 @pytest.mark.parametrize("kind", ["image", "text"])
 def test_an_anchor_is_picked_from_the_training_split(visit, ask, kind):
     page = visit.open("negatives", kind=kind, number=0)
@@ -61,6 +73,17 @@ def test_a_run_shows_curves_results_and_settings(visit, ask):
     rsum = page.locator(".wide-table").first.locator("tbody tr").first.locator("td").last
     assert float(rsum.inner_text()) == pytest.approx(answer["results"][0]["rsum"], abs=0.051)
     expect(page.locator(".settings dt")).to_have_text(list(answer["settings"]))
+
+
+@pytest.mark.parametrize(("data", "rows"), [("the same", 2), ("another", 1), (None, 1)])
+def test_only_results_on_the_same_data_are_beside_each_other(visit, data, rows):
+    def change(status: dict) -> None:
+        status["runs"][VSRN]["test_data"] = data
+        status["runs"][BFAN]["test_data"] = data and "the same"
+
+    change_status(visit.page, change)
+    page = visit.open("run")
+    expect(page.locator(".wide-table").first.locator("tbody tr")).to_have_count(rows)
 
 
 def test_a_run_that_is_still_training_is_asked_again(visit):

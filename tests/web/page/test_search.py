@@ -10,7 +10,7 @@ from playwright import sync_api
 from playwright.sync_api import expect
 
 from tests.web.conftest import picture_bytes
-from tests.web.page.visit import BFAN, VSRN, said, scores_of, to_three_digits
+from tests.web.page.visit import BFAN, VSRN, change_status, said, scores_of, to_three_digits
 
 
 def test_a_sentence_finds_photos_with_their_scores(visit, ask):
@@ -181,6 +181,71 @@ def test_a_photo_can_be_picked_by_a_word(visit):
     expect(dialog).to_have_count(0)
     expect(page.locator(".rows li a")).to_have_count(12)
     assert re.search(r"image=\d+", page.url)
+
+
+def test_the_choice_is_what_was_asked_for_last(visit):
+    page = visit.open("sentences")
+    page.get_by_role("button", name="Pick one").click()
+    dialog = page.get_by_role("dialog")
+    held: list[sync_api.Route] = []
+    page.route(re.compile("query=bear"), lambda route: held.append(route))
+    dialog.get_by_label("Word").fill("bear")
+    dialog.get_by_role("button", name="Filter").click()
+    dialog.get_by_role("button", name="Others").click()
+    expect(dialog.locator("[aria-busy]")).to_have_count(0)
+    others = dialog.locator(".choice img")
+    shown = others.evaluate_all("all => all.map((one) => one.src)")
+    with page.expect_response(re.compile("query=bear")):
+        held[0].continue_()
+    page.wait_for_timeout(100)
+    assert shown
+    assert others.evaluate_all("all => all.map((one) => one.src)") == shown
+
+
+def test_an_answer_that_comes_after_the_view_was_left_changes_nothing(visit, caption):
+    page = visit.open("compare", VSRN)
+    held: list[sync_api.Route] = []
+    page.route("**/images?*", lambda route: held.append(route))
+    page.evaluate(f"location.hash = '#/photos?text_number={caption['number']}'")
+    expect(page.locator(".summary")).to_have_text("Searching…")
+    page.go_back()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Compare")
+    with page.expect_response("**/images?*"):
+        held[0].continue_()
+    page.wait_for_timeout(100)
+    expect(page.get_by_label("Sentence")).to_have_value("")
+    expect(page.locator("#announcer")).to_be_empty()
+
+
+def test_the_way_back_closes_the_picker(visit):
+    page = visit.open("photos")
+    page.get_by_role("link", name="Sentences", exact=True).click()
+    page.get_by_role("button", name="Pick one").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", name="Find photos")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("view", "name"), [("photos", "run"), ("compare", "other")])
+def test_a_run_that_is_not_served_is_named_and_others_are_offered(visit, view, name):
+    page = visit.page
+    page.goto(f"{visit.server}/#/{view}?{name}=gone&text=a+red+bird")
+    expect(page.get_by_role("heading", level=1)).to_have_text("No run is called gone")
+    expect(page.locator(".card")).to_have_count(0)
+    page.locator("main").get_by_role("link", name="BFAN").click()
+    expect(page.locator(".card a").first).to_be_visible()
+    expect(page.get_by_label("Sentence")).to_have_value("a red bird")
+
+
+def test_no_upload_is_offered_where_none_can_be_read(visit):
+    change_status(visit.page, lambda status: status["runs"][BFAN].update(reads_pictures=False))
+    page = visit.open("photo")
+    expect(page.get_by_role("link", name="Upload one")).to_have_count(0)
+    page = visit.open("sentences")
+    expect(page.locator("#picture")).to_have_count(0)
+    expect(page.locator(".chooser")).to_contain_text("This run cannot read pictures of your own")
+    expect(page.locator("main")).not_to_contain_text(re.compile("upload|drop|paste", re.IGNORECASE))
 
 
 def test_a_busy_server_is_asked_once_more(visit):

@@ -1,14 +1,14 @@
 /**
  * The page as a whole: which view is shown, for which run, and the way between them.
  *
- * A view has a `title` and `show(page)`, which puts what it has at once into `page.root` and
- * returns a promise for the rest. `page.alive()` is false as soon as the person has gone on.
+ * A view has `show(page)`, which puts what it has at once into `page.root` and returns a promise
+ * for the rest. `page.alive()` is false as soon as the person has gone on.
  */
 
 import { address, parsed } from "./address.js";
 import { busy, get } from "./api.js";
 import { h, icon } from "./dom.js";
-import { failure, state } from "./parts.js";
+import { failure, heading, state } from "./parts.js";
 import { forRun } from "./queries.js";
 import * as compare from "./views/compare.js";
 import * as negatives from "./views/negatives.js";
@@ -60,12 +60,17 @@ async function start() {
 async function route() {
   const { view: asked, parameters } = parsed(location.hash);
   const view = Object.hasOwn(VIEWS, asked) ? asked : "photos";
-  const chosen = status.runs.find((one) => one.name === parameters.run) ?? status.runs[0];
+  const served = (name) => status.runs.find((one) => one.name === name);
+  const missing = [parameters.run, parameters.other].find((name) => name && !served(name));
+  const chosen = served(parameters.run) ?? status.runs[0];
   const before = leave();
   const page = pageOf(view, chosen, parameters);
-  drawNavigation(view, chosen, parameters);
+  drawNavigation(view, chosen);
+  document
+    .getElementById("run-choice")
+    .replaceChildren(...(missing ? [] : runChoice(view, chosen, parameters)));
   main.replaceChildren(page.root);
-  const ready = VIEWS[view].show(page);
+  const ready = missing ? page.root.append(...notServed(missing, view, parameters)) : VIEWS[view].show(page);
   document.title = `${main.querySelector("h1").textContent} · aoq`;
   settleFocus(view, before);
   shown = { view, hash: location.hash };
@@ -133,7 +138,7 @@ function comeBack() {
   scrollTo(0, place.scroll);
 }
 
-function drawNavigation(view, chosen, parameters) {
+function drawNavigation(view, chosen) {
   const link = ([name, drawing, label]) =>
     h(
       "a",
@@ -143,14 +148,22 @@ function drawNavigation(view, chosen, parameters) {
     );
   document.getElementById("views").replaceChildren(...NAVIGATION.map(link));
   document.querySelector(".brand").setAttribute("href", address("photos", { run: chosen.name }));
-  const place = document.getElementById("run-choice");
-  place.replaceChildren(
-    ...(view === "compare" && status.runs.length > 1 ? [] : runChoice(view, chosen, parameters)),
+}
+
+/** Another run would answer otherwise, so it is for the person to choose one. */
+function notServed(name, view, { text }) {
+  const links = status.runs.map((run) =>
+    h("a", { href: address(view, { run: run.name, text }) }, run.label),
   );
+  return [
+    heading(`No run is called ${name}`, "The address names a run that is not served; these are:"),
+    h("p", { class: "links" }, ...links),
+  ];
 }
 
 function runChoice(view, chosen, parameters) {
   if (status.runs.length === 1) return [h("span", { class: "only-run" }, chosen.label)];
+  if (view === "compare") return []; // which has its own
   const { signal } = leaving;
   const change = async (event) => {
     const other = status.runs.find((one) => one.name === event.target.value);

@@ -30,21 +30,28 @@ export function failure(error, again) {
   );
 }
 
+const turns = new WeakMap(); // whose answer a place waits for
+
 /**
  * Fill a place with an answer: its shape while waiting, then the answer or the error. What comes
- * after the person has left the view is dropped.
+ * after the person has left the view, or has asked for something else there, is dropped.
  */
 export async function load(page, place, { waiting = [], ask, show }) {
+  const turn = {};
+  const isCurrent = () => page.alive() && turns.get(place) === turn;
+  turns.set(place, turn);
   place.replaceChildren(...waiting);
   place.setAttribute("aria-busy", "true");
   let content;
   try {
-    content = show(await ask());
+    const answer = await ask();
+    if (!isCurrent()) return;
+    content = show(answer);
   } catch (error) {
     if (!("status" in error)) console.error(error);
+    if (!isCurrent()) return;
     content = [failure(error, () => load(page, place, { waiting, ask, show }))];
   }
-  if (!page.alive()) return;
   place.replaceChildren(...content);
   place.removeAttribute("aria-busy");
 }

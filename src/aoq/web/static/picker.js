@@ -9,8 +9,8 @@ import { sampleOf } from "./queries.js";
 
 const SHOWN = { image: 24, text: 16 };
 
-/** Ask the person for an entry; null where the dialog is closed without one. */
-export function pick(run, kind, { split = "test" } = {}) {
+/** Ask the person for an entry; null where the dialog is closed, or the view left, without one. */
+export function pick(page, kind, { split = "test" } = {}) {
   return new Promise((resolve) => {
     let chosen = null;
     let seed = randomSeed();
@@ -24,7 +24,7 @@ export function pick(run, kind, { split = "test" } = {}) {
     const show = () =>
       load({ alive: () => dialog.open }, place, {
         waiting: [kind === "image" ? waitingCards(12) : waitingRows(8)],
-        ask: () => found(run, kind, { split, word: word.value.trim(), seed }),
+        ask: () => found(page.run.name, kind, { split, word: word.value.trim(), seed }),
         show: (answer) => [entries(answer, kind, (entry) => ((chosen = entry), dialog.close()))],
       });
     const shuffle = h(
@@ -53,6 +53,7 @@ export function pick(run, kind, { split = "test" } = {}) {
       ),
       place,
     );
+    page.signal.addEventListener("abort", () => dialog.close());
     document.body.append(dialog);
     dialog.showModal();
     show();

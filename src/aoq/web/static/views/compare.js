@@ -31,8 +31,7 @@ import {
 import { uploadedPicture } from "../uploaded.js";
 import { fillIn, sentenceForm } from "./photos.js";
 
-export const title = "Compare";
-
+const TITLE = "Compare";
 const SHOWN = 12;
 
 export function show(page) {
@@ -40,7 +39,7 @@ export function show(page) {
   const lead = "One query, two runs: what each finds, and where the correct answer is.";
   if (status.runs.length < 2) {
     page.root.append(
-      heading(title, lead),
+      heading(TITLE, lead),
       state(
         "compare",
         "One run is served",
@@ -61,7 +60,7 @@ export function show(page) {
   };
   const place = h("section", { "aria-label": "Comparison" });
   page.root.append(
-    heading(title, lead),
+    heading(TITLE, lead),
     runChoices(page, run, other),
     askLine(page, other, query),
     place,
@@ -123,7 +122,7 @@ function askLine(page, other, query) {
   const go = (parameters) =>
     page.go("compare", { run: page.run.name, other: other.name, ...parameters });
   const picked = (kind, parametersOf) => async () => {
-    const entry = await pick(page.run.name, kind);
+    const entry = await pick(page, kind);
     if (entry) go(parametersOf(entry));
   };
   const caption = picked("text", (entry) => ({ text_number: entry.number, text: entry.text }));
@@ -178,11 +177,13 @@ function compared(page, place, runs, query) {
     show: ([picture, ...answers]) => {
       const kind = byPhoto ? "sentences" : "photos";
       if (!byPhoto) fillIn(answers.find((answer) => answer.query)?.query.text ?? "");
-      const sentence = verdict(answers, runs, kind);
+      const keyOf = keyIn(runs);
+      const found = answers.map((answer) => new Set(answer.hits?.map(keyOf)));
+      const inOther = answers.map((_, at) => (hit) => found[1 - at].has(keyOf(hit)));
+      const sentence = verdict(answers, inOther[0], runs, kind);
       announce(sentence);
-      const found = answers.map((answer) => new Set(answer.hits?.map((hit) => hit.id)));
       const columns = answers.map((answer, at) =>
-        column(runs[at], answer, found[1 - at], byPhoto),
+        column(runs[at], answer, inOther[at], byPhoto),
       );
       return [
         h("div", { class: "verdict" }, picture, h("p", {}, sentence)),
@@ -215,23 +216,28 @@ async function translated(run, query, first) {
     const { there } = await entryIn(run.name, first.name, "image", query.image);
     if (there) return { ...query, image: there.number };
     throw new ApiError(
-      `The index of ${run.label} does not hold this photo, so it cannot be its query; upload the photo instead.`,
+      `The index of ${run.label} does not hold this photo, so it cannot be its query${run.reads_pictures ? "; upload the photo instead" : ""}.`,
       404,
     );
   }
   return { ...query, ...(await sentenceIn(run.name, first.name, query)) };
 }
 
+/** What is the same in two runs: a number where they have one index; ids may be there twice. */
+function keyIn([one, other]) {
+  const isShared = one.index === other.index;
+  return (hit) => (isShared ? hit.number : JSON.stringify([hit.id, hit.text]));
+}
+
 /**
  * What the two answers have in common, and, where both know what is correct, which has it further
  * up, as a sentence.
  */
-function verdict(answers, runs, kind) {
+function verdict(answers, inOther, runs, kind) {
   if (answers.some((answer) => answer.error))
     return "There is nothing to compare where a run gives no answer.";
   const [left, right] = answers.map((answer) => answer.hits);
-  const ids = new Set(right.map((hit) => hit.id));
-  const shared = left.filter((hit) => ids.has(hit.id)).length;
+  const shared = left.filter(inOther).length;
   const common = `${shared} of the first ${left.length} ${kind} are in both.`;
   const isKnown = (hits) => hits.some((hit) => hit.correct !== null);
   if (!isKnown(left) || !isKnown(right)) return common;
@@ -252,7 +258,7 @@ function rankVerdict(left, right, runs) {
   return `${winner.label} has its first correct answer at rank ${better}, ${than}.`;
 }
 
-function column(run, answer, elsewhere, byPhoto) {
+function column(run, answer, inOther, byPhoto) {
   const top = h(
     "div",
     { class: "column-top" },
@@ -260,7 +266,7 @@ function column(run, answer, elsewhere, byPhoto) {
     h("p", {}, answer.error ? run.model : standing(answer.hits, run)),
   );
   if (answer.error) return h("div", { class: "column" }, top, h("div", {}, failure(answer.error)));
-  const extra = (hit) => !elsewhere.has(hit.id) && h("span", { class: "only" }, "only here");
+  const extra = (hit) => !inOther(hit) && h("span", { class: "only" }, "only here");
   const list = byPhoto
     ? sentenceList(
         answer.hits,

@@ -6,6 +6,7 @@ import { address, number } from "../address.js";
 import { ofRun } from "../api.js";
 import { h, icon } from "../dom.js";
 import {
+  failure,
   heading,
   load,
   photo,
@@ -19,8 +20,7 @@ import {
 import { pick, randomSeed } from "../picker.js";
 import { sampleOf } from "../queries.js";
 
-export const title = "Negatives";
-
+const TITLE = "Negatives";
 const DEPTH = 12;
 
 export function show(page) {
@@ -28,7 +28,7 @@ export function show(page) {
   const kind = parameters.kind === "text" ? "text" : "image";
   page.root.append(
     heading(
-      title,
+      TITLE,
       "The hardest wrong partners of a training image or text, mined from the whole training set.",
     ),
   );
@@ -39,12 +39,12 @@ export function show(page) {
     return Promise.resolve();
   }
   const place = h("section", { "aria-label": "Negatives of the anchor" });
-  page.root.append(anchorChoice(page, kind), place);
+  page.root.append(anchorChoice(page, kind, place), place);
   const anchor = number(parameters, "number");
   return anchor === null ? anyAnchor(page, place, kind) : mined(page, place, kind, anchor);
 }
 
-function anchorChoice(page, kind) {
+function anchorChoice(page, kind, place) {
   const { run } = page;
   const tab = (value, name, label) =>
     h(
@@ -58,9 +58,13 @@ function anchorChoice(page, kind) {
       label,
     );
   const choose = async () => {
-    const entry = await pick(run.name, kind, { split: "train" });
+    const entry = await pick(page, kind, { split: "train" });
     if (entry) page.go("negatives", { kind, number: entry.number });
   };
+  const another = () =>
+    goToAny(page, kind).catch(
+      (error) => page.alive() && place.replaceChildren(failure(error, another)),
+    );
   return h(
     "div",
     { class: "line" },
@@ -72,7 +76,7 @@ function anchorChoice(page, kind) {
     ),
     h(
       "button",
-      { type: "button", id: "another", onclick: () => goToAny(page, kind, { replace: false }) },
+      { type: "button", id: "another", onclick: another },
       icon("shuffle"),
       "Another",
     ),

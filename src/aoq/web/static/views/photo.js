@@ -11,8 +11,7 @@ import { attentionFor, forRun, photoWithCaptions, sampleOf, uploadedFile } from 
 import { uploadedPicture } from "../uploaded.js";
 import { sentenceForm } from "./photos.js";
 
-export const title = "Attention";
-
+const TITLE = "Attention";
 const SAMPLE = 12;
 
 export function show(page) {
@@ -23,7 +22,7 @@ export function show(page) {
   const place = h("div", { class: "detail" });
   page.root.append(
     heading(
-      title,
+      TITLE,
       "Which regions of the picture a word looks at, and which words a region looks at.",
     ),
     place,
@@ -52,12 +51,12 @@ function choose(page) {
   const { run } = page;
   const place = h("section", { "aria-label": "Photos" });
   const another = async () => {
-    const entry = await pick(run.name, "image");
+    const entry = await pick(page, "image");
     if (entry) page.go("photo", { image: entry.number });
   };
   page.root.append(
     heading(
-      title,
+      TITLE,
       "Choose a photo, then point at the words of a sentence to see which regions they look at.",
     ),
     run.has_attention ? "" : noAttention(page, attentive(page).map(({ name }) => ({ run: name }))),
@@ -70,12 +69,13 @@ function choose(page) {
         icon("search"),
         "Pick by a word",
       ),
-      h(
-        "a",
-        { class: "button", href: address("sentences", { run: run.name }) },
-        icon("upload"),
-        "Upload one",
-      ),
+      run.reads_pictures &&
+        h(
+          "a",
+          { class: "button", href: address("sentences", { run: run.name }) },
+          icon("upload"),
+          "Upload one",
+        ),
     ),
     place,
   );
@@ -84,7 +84,7 @@ function choose(page) {
     ask: () =>
       sampleOf(run.name, "image", {
         limit: SAMPLE,
-        seed: page.memory.seed ?? (page.memory.seed = randomSeed()),
+        seed: (page.memory.seed ??= randomSeed()),
       }),
     show: (answer) =>
       answer.entries.length

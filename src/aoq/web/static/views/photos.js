@@ -16,8 +16,7 @@ import {
 import { randomSeed } from "../picker.js";
 import { imagesFor, sampleOf } from "../queries.js";
 
-export const title = "Find photos";
-
+const TITLE = "Find photos";
 const SHOWN = 12;
 const EXAMPLES = 4;
 
@@ -28,7 +27,7 @@ export function show(page) {
   const form = sentenceForm(page, query.text, (text) => page.go("photos", { text }));
   page.root.append(
     heading(
-      title,
+      TITLE,
       `Describe what should be in the picture. ${run.images.toLocaleString("en")} photos are searched.`,
     ),
     form,
@@ -40,15 +39,10 @@ export function show(page) {
 }
 
 /** The line in which a sentence is asked. */
-export function sentenceForm(
-  page,
-  text,
-  ask,
-  { label = "Sentence", button = "Find", id = "sentence" } = {},
-) {
+export function sentenceForm(page, text, ask, { button = "Find" } = {}) {
   const input = h("input", {
     type: "search",
-    id,
+    id: "sentence",
     value: text,
     required: true,
     maxlength: page.status.limits.query_characters,
@@ -63,7 +57,7 @@ export function sentenceForm(
   return h(
     "form",
     { class: "line ask", role: "search", onsubmit: submit },
-    h("label", { class: "unseen", for: id }, label),
+    h("label", { class: "unseen", for: "sentence" }, "Sentence"),
     input,
     h("button", { class: "strong" }, icon("search"), button),
   );
@@ -109,7 +103,7 @@ function examples(page, place) {
     ask: () =>
       sampleOf(run.name, "text", {
         limit: EXAMPLES,
-        seed: page.memory.seed ?? (page.memory.seed = randomSeed()),
+        seed: (page.memory.seed ??= randomSeed()),
       }),
     show: (answer) => {
       if (!answer.entries.length) return [];

@@ -7,8 +7,6 @@ import { chart, legend } from "../chart.js";
 import { h, icon } from "../dom.js";
 import { heading, load } from "../parts.js";
 
-export const title = "Run";
-
 // Key in the results, heading, group, digits, and whether higher is better.
 const COLUMNS = [
   ["i2t_r1", "R@1", "Sentences for a photo", 1, true],
@@ -42,7 +40,7 @@ export function show(page) {
         resultTables(
           run,
           answer.results,
-          runs.filter((one) => one.name !== run.name && one.test),
+          judgedAlike(run, runs),
         ),
     }),
     load(page, curves, {
@@ -56,6 +54,12 @@ export function show(page) {
       show: (answer) => settingsTable(answer.settings),
     }),
   ]);
+}
+
+/** Other runs with a result on the same test set: recalls on another one cannot be compared. */
+function judgedAlike(run, runs) {
+  const { test_data: data } = runs.find((one) => one.name === run.name);
+  return data === null ? [] : runs.filter((one) => one.name !== run.name && one.test_data === data);
 }
 
 function facts(run) {

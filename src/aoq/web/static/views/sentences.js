@@ -19,8 +19,7 @@ import { pick } from "../picker.js";
 import { keepUpload, photoOf, textsFor, uploadedFile } from "../queries.js";
 import { uploadedPicture } from "../uploaded.js";
 
-export const title = "Find sentences";
-
+const TITLE = "Find sentences";
 const SHOWN = 12;
 
 export function show(page) {
@@ -29,7 +28,7 @@ export function show(page) {
   const place = h("section", { "aria-label": "Sentences found", class: "answers" });
   const chooser = photoChooser(page, query, place);
   page.root.append(
-    heading(title, `Choose a photo. ${run.texts.toLocaleString("en")} sentences are searched.`),
+    heading(TITLE, `Choose a photo. ${run.texts.toLocaleString("en")} sentences are searched.`),
     h("div", { class: "beside" }, chooser, place),
   );
   if (query.image === null && !query.upload) {
@@ -40,7 +39,8 @@ export function show(page) {
         h(
           "p",
           {},
-          "Upload one, drop or paste it here, or pick one of the index: the sentences that belong to it are then ticked.",
+          run.reads_pictures ? "Upload one, drop or paste it here, or pick" : "Pick",
+          " one of the index: the sentences that belong to it are then ticked.",
         ),
       ),
     );
@@ -69,25 +69,14 @@ function found(page, place, query, top) {
   });
 }
 
-/** The chosen photo, and the ways to choose another: button, drop, paste, index. */
+/** The chosen photo, and the ways to choose another: index, and where it can be read a file. */
 function photoChooser(page, query, place) {
-  const take = (file) => {
-    const limit = page.status.limits.upload_bytes;
-    if (file.size <= limit) return page.go("sentences", { upload: keepUpload(file) });
-    const sentence = `${file.name} has ${megabytes(file.size)}; at most ${megabytes(limit)} are taken. Choose a smaller picture.`;
-    return place.replaceChildren(failure(new Error(sentence)));
-  };
-  const input = h("input", {
-    type: "file",
-    id: "picture",
-    class: "unseen",
-    accept: "image/*",
-    onchange: () => input.files[0] && take(input.files[0]),
-  });
   const choose = async () => {
-    const entry = await pick(page.run.name, "image");
+    const entry = await pick(page, "image");
     if (entry) page.go("sentences", { image: entry.number });
   };
+  const readable = page.run.reads_pictures;
+  const take = (file) => takeFile(page, file, place);
   const zone = h(
     "div",
     { class: "chooser" },
@@ -95,20 +84,51 @@ function photoChooser(page, query, place) {
     h(
       "div",
       { class: "line" },
-      input,
-      h("label", { class: "button strong", for: "picture" }, icon("upload"), "Upload a photo"),
+      ...(readable ? uploadButton(take) : []),
       h("button", { type: "button", id: "pick", onclick: choose }, icon("photos"), "Pick one"),
     ),
-    h("p", { class: "hint" }, "You can also drop a picture here or paste one."),
+    h(
+      "p",
+      { class: "hint" },
+      readable
+        ? "You can also drop a picture here or paste one."
+        : "This run cannot read pictures of your own, only those of its index.",
+    ),
   );
-  listen(page, zone, take);
+  if (readable) listen(page, zone, take);
   return zone;
+}
+
+function takeFile(page, file, place) {
+  const limit = page.status.limits.upload_bytes;
+  if (file.size <= limit) return page.go("sentences", { upload: keepUpload(file) });
+  const sentence = `${file.name} has ${megabytes(file.size)}; at most ${megabytes(limit)} are taken. Choose a smaller picture.`;
+  return place.replaceChildren(failure(new Error(sentence)));
+}
+
+function uploadButton(take) {
+  const input = h("input", {
+    type: "file",
+    id: "picture",
+    class: "unseen",
+    accept: "image/*",
+    onchange: () => input.files[0] && take(input.files[0]),
+  });
+  const label = { class: "button strong", for: "picture" };
+  return [input, h("label", label, icon("upload"), "Upload a photo")];
 }
 
 function chosenPicture(page, query) {
   if (query.upload) return [uploadedPicture(uploadedFile(query.upload))];
   if (query.image === null)
-    return [h("span", { class: "no-picture" }, icon("photos"), "Drop a photo")];
+    return [
+      h(
+        "span",
+        { class: "no-picture" },
+        icon("photos"),
+        page.run.reads_pictures ? "Drop a photo" : "No photo",
+      ),
+    ];
   const frame = h("div", { class: "fills" });
   load(page, frame, {
     ask: () => photoOf(page.run.name, query.image),
