@@ -150,7 +150,10 @@ def _derived_hinges(scores: BatchScores, config: LossConfig) -> Hinges:
     """The pairs of offline negatives, which share no anchor with the pair: added by Eq. 4."""
     offline = scores.require_offline()
     if offline.derived is None or offline.partners is None:
-        raise UserError("this loss needs the scores of the derived pairs.")
+        raise UserError(
+            "this loss needs the scores of the derived pairs; pass OfflineScores with derived and "
+            "partners."
+        )
     return _hinges_of_pairs(scores, offline.derived, offline.partners, offline.derived_mask, config)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aoq.errors import UserError
-from aoq.progress import be_quiet
+from aoq.progress import be_silent
 
 Number = TypeVar("Number", bound=np.generic)
 # Dead processes are torchrun's business; one that waits for a slower one must not give up.
@@ -103,7 +103,7 @@ def join_processes() -> Iterator[Processes]:
     try:
         processes = Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
         if not processes.is_first:
-            be_quiet(silent=True)
+            be_silent()
         yield processes
     finally:
         torch.distributed.destroy_process_group()

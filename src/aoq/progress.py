@@ -31,13 +31,13 @@ from aoq.storage import append_json_line
 
 T = TypeVar("T")
 console = Console(stderr=True, highlight=False)
-_quiet = _silent = False
+_silent = False
 
 
-def be_quiet(*, silent: bool = False) -> None:
-    """No bars and no warnings from this process, or nothing at all: another one speaks for it."""
-    global _quiet, _silent
-    _quiet, _silent = True, silent
+def be_silent() -> None:
+    """Nothing from this process: another one speaks for it."""
+    global _silent
+    _silent = True
 
 
 def is_silent() -> bool:
@@ -77,7 +77,7 @@ def progress_bar(description: str, *, total: int, unit: str) -> Iterator[Callabl
         _NoteColumn(),
         console=console,
         transient=True,
-        disable=_quiet or not sys.stderr.isatty(),
+        disable=_silent or not sys.stderr.isatty(),
     )
     with bar:
         task = bar.add_task(description, total=total, unit=unit, note="")
@@ -106,7 +106,7 @@ def say(message: str) -> None:
 
 def warn(message: str) -> None:
     """Something odd that does not stop the work."""
-    if not _quiet:
+    if not _silent:
         console.print(f"[yellow]warning:[/yellow] {escape(message)}", soft_wrap=True)
 
 

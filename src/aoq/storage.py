@@ -6,6 +6,7 @@ so an interruption leaves the previous version or nothing.
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import json
@@ -16,14 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aoq.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 CONFIG = "config.toml"
 EVENTS = "events.jsonl"
 MANIFEST = "dataset.json"
 ROUND_ONE, ROUND_TWO = "round-one", "round-two"
+ROUNDS = {"one": ROUND_ONE, "two": ROUND_TWO}
 _LOCK = ".lock"
 _LEFTOVER = ".{}.????????.part"  # what `atomic_file` and `atomic_folder` rename in the end
 
@@ -113,6 +118,13 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def write_array(path: Path, array: npt.NDArray[Any]) -> None:
+    import numpy as np  # which commands that only look at files do without
+
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array)
+
+
 def append_json_line(path: Path, value: dict[str, Any]) -> None:
     """Add one line to a log, on a line of its own even where a crash cut the last one short."""
     line = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
@@ -132,7 +144,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         with suppress(json.JSONDecodeError):
             lines.append(json.loads(line))
-    return lines
+    return [line for line in lines if isinstance(line, dict)]
 
 
 def hash_file(path: Path) -> str:
@@ -158,7 +170,7 @@ def is_vacant(path: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path, *, doing: str = "trained") -> Iterator[None]:
-    """Nobody else writes to a folder that says so, where the system knows locks."""
+    """Nobody else writes to a folder that says so, where the system and the disk know locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -172,6 +184,9 @@ def locked(folder: Path, *, doing: str = "trained") -> Iterator[None]:
                 f"{folder} is being {doing} by another process; wait for it, or choose another "
                 "folder."
             ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
         yield
 
 

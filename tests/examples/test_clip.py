@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
@@ -74,6 +74,8 @@ def test_both_rounds_start_from_the_given_weights(tmp_path, capsys):
     before, after = told(capsys)
     assert after == before
     given = load_file(tmp_path / "tiny" / "model.safetensors")
+    again = AutoModel.from_pretrained(tmp_path / "run" / "encoder").state_dict()
+    assert all(torch.allclose(again[weight], given[weight], atol=1e-6) for weight in given)
     for name in ("round-one", "round-two"):
         kept = load_file(tmp_path / "run" / name / "model.safetensors")
         assert kept.keys() == {f"encoder.{weight}" for weight in given}

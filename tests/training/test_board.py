@@ -24,7 +24,7 @@ def one_step(loss="adap_off_quin", **terms):
     config = LossConfig(name=loss, margin_online=0.25, alpha=0.25, beta=1.0)
     statistics = StepStatistics()
     statistics.add(terms or {"i2t_online": 1.5}, [Outcome(scores, compute_loss(scores, config))])
-    return statistics
+    return statistics.summary(), statistics.values()
 
 
 def read(folder):
@@ -46,7 +46,7 @@ def a_second_passes(folder):
 
 def test_a_window_is_written_as_scalars_and_distributions(tmp_path):
     with step_board(tmp_path / "board") as board:
-        board.write(50, one_step(i2t_online=1.5, captions=2.0))
+        board.write(50, *one_step(i2t_online=1.5, captions=2.0))
     read_back = read(tmp_path / "board")
     scalars = {tag: read_back.Scalars(tag)[0] for tag in read_back.Tags()["scalars"]}
     assert {point.step for point in scalars.values()} == {50}
@@ -65,7 +65,7 @@ def test_a_window_is_written_as_scalars_and_distributions(tmp_path):
 
 def test_a_loss_without_weights_has_none_on_the_board(tmp_path):
     with step_board(tmp_path) as board:
-        board.write(1, one_step("online"))
+        board.write(1, *one_step("online"))
     tags = read(tmp_path).Tags()
     assert "weights/below_zero" not in tags["scalars"]
     assert "distribution/weights" not in tags["histograms"]
@@ -73,7 +73,7 @@ def test_a_loss_without_weights_has_none_on_the_board(tmp_path):
 
 def test_validations_stand_beside_the_steps(tmp_path):
     with step_board(tmp_path) as board:
-        board.write(10, one_step())
+        board.write(10, *one_step())
         board.write_metrics(10, {"rsum": 250.5, "i2t_r1": 20.0})
         board.write_metrics(20, {"rsum": 300.25, "i2t_r1": 25.0})
     assert points(tmp_path, "validation/rsum") == [(10, 250.5), (20, 300.25)]
@@ -93,11 +93,11 @@ def test_what_is_written_is_on_disk_before_the_board_is_closed(tmp_path):
 def test_a_continued_run_hides_what_it_takes_again(tmp_path):
     with step_board(tmp_path) as board:
         for step in (10, 20, 30, 40):
-            board.write(step, one_step(i2t_online=1.0, gone=1.0))
+            board.write(step, *one_step(i2t_online=1.0, gone=1.0))
         board.write_metrics(40, {"rsum": 100.0})
     a_second_passes(tmp_path)
     with step_board(tmp_path) as board:
-        board.write(30, one_step(i2t_online=2.0))
+        board.write(30, *one_step(i2t_online=2.0))
     assert points(tmp_path, "loss/i2t_online") == [(10, 1.0), (20, 1.0), (30, 2.0)]
     assert points(tmp_path, "loss/gone") == [(10, 1.0), (20, 1.0)]
     assert points(tmp_path, "validation/rsum") == []
@@ -110,17 +110,17 @@ def test_a_continued_run_hides_what_it_takes_again(tmp_path):
 
 def test_a_run_with_nothing_left_to_do_hides_nothing(tmp_path):
     with step_board(tmp_path) as board:
-        board.write(10, one_step())
+        board.write(10, *one_step())
     before = sorted(tmp_path.iterdir())
     with step_board(tmp_path) as board:
-        board.write(5, StepStatistics())
+        board.write(5, StepStatistics().summary(), {})
     assert sorted(tmp_path.iterdir()) == before
     assert points(tmp_path, "loss/i2t_online") == [(10, 1.5)]
 
 
 def test_an_error_inside_keeps_what_was_written(tmp_path):
     with pytest.raises(KeyboardInterrupt), step_board(tmp_path) as board:  # noqa: PT012
-        board.write(10, one_step())
+        board.write(10, *one_step())
         raise KeyboardInterrupt
     assert points(tmp_path, "loss/i2t_online") == [(10, 1.5)]
 
@@ -128,7 +128,7 @@ def test_an_error_inside_keeps_what_was_written(tmp_path):
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with step_board(None) as board:
-        board.write(10, one_step())
+        board.write(10, *one_step())
         board.write_metrics(10, {"rsum": 1.0})
     assert list(tmp_path.iterdir()) == []
 
@@ -136,6 +136,6 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
 def test_without_tensorboard_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr("aoq.training.board.find_spec", lambda name: None)
     with step_board(tmp_path / "board") as board:
-        board.write(10, one_step())
+        board.write(10, *one_step())
         board.write_metrics(10, {"rsum": 1.0})
     assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists
 from aoq.recipes import load_recipe
 from aoq.sampling import OfflineSampler
-from aoq.storage import RunDirectory, hash_file, read_json_lines
+from aoq.storage import RunDirectory, hash_file, locked, read_json_lines
 from aoq.training.checkpoint import load_run
 from aoq.training.imported import PublishedFiles, import_run
 from aoq.training.inputs import open_training_data
@@ -167,6 +167,8 @@ def test_an_existing_run_is_replaced_only_if_asked_for(tmp_path):
     (out / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="exists already; choose another folder or add --force"):
         import_run(out, published(tmp_path / "files"))
+    with locked(out), pytest.raises(UserError, match="by another process"):
+        import_run(out, published(tmp_path / "files"), force=True)
     assert (out / "notes.txt").exists()
     run = import_run(out, published(tmp_path / "files", "bfan"), force=True)
     assert load_recipe(run.config).model.name == "bfan"
@@ -195,7 +197,11 @@ def test_killed_while_the_old_run_is_removed_the_one_in_place_is_whole(tmp_path,
 def test_the_old_run_comes_back_where_the_imported_one_cannot_take_its_place(tmp_path, monkeypatch):
     out, replace = tmp_path / "run", Path.replace
     import_run(out, published(tmp_path / "files"))
-    before = sorted(tmp_path.rglob("*"))
+
+    def files():
+        return sorted(path for path in tmp_path.rglob("*") if path.name != ".lock")
+
+    before = files()
 
     def full(path, target):
         if target == out and path.suffix == ".part":
@@ -205,7 +211,7 @@ def test_the_old_run_comes_back_where_the_imported_one_cannot_take_its_place(tmp
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="no space left"):
         import_run(out, published(tmp_path / "files"), force=True)
-    assert sorted(tmp_path.rglob("*")) == before
+    assert files() == before
     assert load_run(out).vocabulary == VOCABULARY
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from aoq.training.statistics import CollapseWatch
 from aoq.training.trained import mine_run
 from aoq.training.two_rounds import run_recipe, train_round
 from aoq.types import Encoding
+from aoq.web.history import curves
 from tests.conftest import write_precomp
 from tests.training.test_round import assert_same_weights, small_recipe, validations, weights
 
@@ -107,6 +110,44 @@ def test_a_round_gives_up_when_validation_no_longer_improves(tmp_path, precomp):
     assert stopped["epoch"] == state.epoch
     again = train_round(tmp_path / "run", recipe, data, which="one")
     assert again == state
+
+
+def test_a_signal_in_the_last_validation_does_not_hide_that_the_round_gave_up(
+    tmp_path, precomp, monkeypatch
+):
+    """A stop between the validation and the end waits for what is to be written."""
+    recipe = small_recipe(precomp)
+    settings = replace(recipe.round_one, epochs=30, patience=1, learning_rate=1e-9)
+    recipe = replace(recipe, round_one=replace(settings, validate_every=1))
+    data, real = open_training_data(recipe), round_module.evaluate
+
+    def interrupted(*args, **options):
+        if validations(tmp_path / "run"):
+            signal.raise_signal(signal.SIGINT)
+        return real(*args, **options)
+
+    monkeypatch.setattr(round_module, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train_round(tmp_path / "run", recipe, data, which="one")
+    assert len(events(tmp_path / "run", "stopped_early")) == 1
+
+
+def test_a_stop_between_the_steps_and_the_validation_keeps_the_loss_of_the_epoch(
+    tmp_path, precomp, monkeypatch
+):
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    with monkeypatch.context() as patch:
+        patch.setattr(round_module, "evaluate", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train_round(tmp_path / "run", recipe, data, which="one")
+    train_round(tmp_path / "run", recipe, data, which="one")
+    first, again, *_ = events(tmp_path / "run", "epoch")
+    assert (first["epoch"], again["epoch"], again["steps"]) == (1, 1, 0)
+    assert first["loss"]
+    assert not again["loss"]
+    (curve,) = curves(tmp_path / "run").rounds
+    assert all(epoch.loss is not None for epoch in curve.epochs)
 
 
 def test_parts_of_a_step_add_up_to_its_gradient(tmp_path, precomp):

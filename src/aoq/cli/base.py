@@ -6,6 +6,7 @@ it. Mistakes of the user end with one clear sentence and exit code 2, never with
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
 import sys
@@ -41,6 +42,7 @@ Size = Literal["tiny", "small", "large"]
 Flag = Annotated[bool, Parameter(negative=())]
 Json = Annotated[bool, Parameter(name="--json", negative=())]
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
+Seed = Annotated[int, Parameter(validator=Number(gte=0))]
 
 
 def _recipe_under_flags(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -90,6 +92,11 @@ def print_metrics(rows: dict[str, dict[str, Any]], *, title: str | None = None) 
     from aoq.experiments.tables import metrics_table
 
     Console().print(metrics_table(rows, title=title))
+
+
+def print_json(value: object) -> None:
+    """For programs: one line, in letters as they are."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
 def print_table(rows: list[tuple[str, str]]) -> None:

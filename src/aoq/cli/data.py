@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from pathlib import Path
 
 from cyclopts import App
 
-from aoq.cli.base import Count, Flag, Json, Size, app, next_steps
+from aoq.cli.base import Count, Flag, Json, Size, app, next_steps, print_json
 from aoq.cli.extract import Grid, Workers, open_regions, region_source
 from aoq.errors import UserError
 
@@ -75,6 +73,7 @@ def build(
         refuse_taken_dataset,
     )
     from aoq.data.formats import read_records
+    from aoq.recipes import scenes_recipe
 
     scenes, file = source == "scenes", Path(source)
     if scenes:
@@ -86,7 +85,8 @@ def build(
         _leave_out("--features takes regions as they are", **flags)
     elif regions is not None:
         raise UserError("--regions chooses among those of --features; name a bottom-up file.")
-    refuse_taken_dataset(out, force=force)
+    reads = [path for path in (file, pictures, splits, features) if path and not scenes]
+    refuse_taken_dataset(out, force=force, sources=reads)
     if scenes:
         chosen = region_source(backbone, grid)
         size, seed = size or "small", seed or 0
@@ -102,8 +102,7 @@ def build(
             chosen = region_source(backbone, grid)
             build_dataset(records, out, name=out.name, source=chosen, workers=workers, force=force)
     check(out)
-    of_scenes = "scenes-tiny" if size == "tiny" else "scenes-small"
-    recipe = of_scenes if scenes else "vsrn-flickr8k"
+    recipe = scenes_recipe(size) if scenes else "vsrn-flickr8k"
     next_steps(shlex.join(["aoq", "run", recipe, "--data", str(out), "--out", f"runs/{out.name}"]))
 
 
@@ -134,7 +133,7 @@ def check(folder: Path, /, *, run: Path | None = None, as_json: Json = False) ->
 
     report = check_dataset(folder, run=run, thorough=True)
     if as_json:
-        sys.stdout.write(json.dumps(report.as_dict()) + "\n")
+        print_json(report.as_dict())
     else:
         show_report(report)
     if report.errors:

@@ -29,6 +29,7 @@ def demo(
     """
     from aoq.experiments.demo import run_demo
     from aoq.progress import say
+    from aoq.recipes import scenes_recipe
     from aoq.storage import RunDirectory
 
     settings = run_demo(out, size=size, seed=seed, force=force)
@@ -43,6 +44,6 @@ def demo(
         command("index", best),
         command("serve", best),
         command("evaluate", best, "--split", "dev"),
-        command("run", "scenes-small", "--data", data, "--out", "runs/other", "--seed", 1),
+        command("run", scenes_recipe(size), "--data", data, "--out", "runs/other", "--seed", 1),
         command("data", "check", data),
     )

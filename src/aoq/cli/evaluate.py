@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, Json, app, print_metrics, trained_rounds
+from aoq.cli.base import Count, Flag, Json, Seed, app, print_json, print_metrics, trained_rounds
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ def evaluate(
     paired: Flag = False,
     cross: Flag = False,
     extended: Flag = False,
-    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Recalls, ranks and rsum of a trained model.
@@ -75,8 +73,8 @@ def evaluate(
         Print JSON for programs.
     """
     runs = trained_rounds(runs)
-    if paired and len(set(runs)) != 2:
-        raise UserError(f"--paired compares two runs, but {len(set(runs))} are named; name two.")
+    if paired and (len(runs) != 2 or len(set(runs)) != 2):
+        raise UserError(f"--paired compares two different runs; {len(runs)} named; name two.")
     if folds > 1 or bootstrap or paired or cross or extended:
         wanted = _Wanted(folds, bootstrap, paired, cross, extended, seed)
         rows = _examine(runs, wanted, split=split, data=data, memory=memory)
@@ -86,7 +84,7 @@ def evaluate(
         results = evaluate_runs(runs, split=split, data=data, memory=memory)
         rows = {name: metrics.as_dict() for name, metrics in results}
     if as_json:
-        sys.stdout.write(json.dumps(rows if len(runs) > 1 else rows[str(runs[0])]) + "\n")
+        print_json(rows if len(runs) > 1 else rows[str(runs[0])])
     else:
         print_metrics(rows, title=_title(split, folds))
         _print_more(rows)
@@ -213,11 +211,12 @@ def _table(title: str, columns: Mapping[str, Mapping[str, str]]) -> Table:
     """One column a run, one row a figure."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     for key in next(iter(columns.values())):
         table.add_row(_heading(key), *(column[key] for column in columns.values()))
     return table

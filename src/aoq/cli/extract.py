@@ -70,8 +70,8 @@ def extract(
                 f"{source} holds regions already; add --out FOLDER and leave out --grid, "
                 "--backbone and --workers."
             )
-        _refuse_taken(out, force=force)
-        _write(open_regions(source, regions=regions), out, force=force)
+        _refuse_taken(out, source, force=force)
+        _write(open_regions(source, regions=regions), out, source, force=force)
         _suggest_build("captions.json", "--features", out)
         return
     if regions is not None:
@@ -106,7 +106,7 @@ def _extract_folder(
     from aoq.progress import say, warn
 
     if out is not None:
-        _refuse_taken(out, force=force)
+        _refuse_taken(out, folder, force=force)
     found = find_pictures(folder)
     extraction = extract_pictures(found.pictures, source, workers=workers)
     for sentence in _summary(extraction.skipped, found.others, folder):
@@ -119,7 +119,7 @@ def _extract_folder(
     n_regions, width = table.shape
     say(f"{len(pictures):,} pictures: {n_regions} regions of {width:,} numbers each ({source.id})")
     if out is not None:
-        _write(table, out, force=force)
+        _write(table, out, folder, force=force)
     alike = ("--features", out) if out else ("--backbone", source.backbone, "--grid", source.grid)
     _suggest_build("captions.csv", "--pictures", folder, *alike)
 
@@ -129,19 +129,20 @@ def _suggest_build(*arguments: object) -> None:
     next_steps(shlex.join(build))
 
 
-def _refuse_taken(out: Path, *, force: bool) -> None:
+def _refuse_taken(out: Path, source: Path, *, force: bool) -> None:
     """Before hours of work."""
     from aoq.data.folders import refuse_taken
     from aoq.data.region_tables import is_region_folder
 
-    refuse_taken(out, what="folder of regions", is_ours=is_region_folder, force=force)
+    what = "folder of regions"
+    refuse_taken(out, what=what, is_ours=is_region_folder, force=force, sources=[source])
 
 
-def _write(table: RegionTable, out: Path, *, force: bool) -> None:
+def _write(table: RegionTable, out: Path, source: Path, *, force: bool) -> None:
     from aoq.data.region_tables import region_folder, write_folder
     from aoq.progress import say
 
-    with region_folder(out, force=force) as temporary:
+    with region_folder(out, force=force, sources=[source]) as temporary:
         write_folder(table, temporary)
     n_regions, width = table.shape
     say(f"{out}: {len(table.ids):,} images, {n_regions} regions of {width:,} numbers each")

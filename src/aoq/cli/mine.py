@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, app, command, next_steps, trained_rounds, vacant
+from aoq.cli.base import Count, Flag, Seed, app, command, next_steps, trained_rounds, vacant
 from aoq.config import Precision
 from aoq.errors import UserError
 
@@ -127,7 +127,7 @@ def inspect(
     text: tuple[str, ...] = (),
     depth: Count = 10,
     html: Path | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     force: Flag = False,
 ) -> None:
     """Show the candidate lists of some images and texts.

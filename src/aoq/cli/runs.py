@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import string
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App
 
-from aoq.cli.base import Json, app
+from aoq.cli.base import Json, app, print_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -67,7 +65,7 @@ def runs(*folders: Path, sort: Order = "path", as_json: Json = False) -> None:
     found = find_runs(folders or ([default] if default.is_dir() else []))
     found.sort(key=lambda run: _sort_key(run, sort))
     if as_json:
-        _print_json([run.as_dict() for run in found])
+        print_json([run.as_dict() for run in found])
     elif found:
         _print_runs(found)
     else:
@@ -95,15 +93,11 @@ def compare(*folders: Path, as_json: Json = False) -> None:
 
     comparison = compare_runs(folders)
     if as_json:
-        _print_json(comparison.as_dict())
+        print_json(comparison.as_dict())
         return
     console = Console(highlight=False)
     for part in _comparison_view(comparison):
         console.print(part)
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
 def _sort_key(run: RunSummary, order: Order) -> tuple[float, Path]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from aoq.cli.base import Count, Flag, Json, app, vacant
+from aoq.cli.base import Count, Flag, Json, app, print_json, vacant
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ def search(
     answer = matcher.search(query, top=top)
     _warn_unknown(answer.unknown_words)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "query": {"text": text, "image": None if image is None else str(image)},
                 "exact": answer.exact,
@@ -98,7 +96,7 @@ def score(run: Path, picture: Path, /, *texts: str, as_json: Json = False) -> No
             {"text": text, "score": value, "unknown_words": one.unknown_words}
             for text, value, one in zip(texts, scores, read, strict=True)
         ]
-        _print_json({"picture": str(picture), "scores": rows})
+        print_json({"picture": str(picture), "scores": rows})
     else:
         best_first = sorted(zip(scores, texts, strict=True), key=lambda row: -row[0])
         _print_rows([{"score": f"{value:.4f}", "text": text} for value, text in best_first])
@@ -157,10 +155,6 @@ def _warn_unknown(words: Sequence[str]) -> None:
     if words:
         names = ", ".join(dict.fromkeys(words))
         warn(f"the model knows none of these words, and takes all of them for one: {names}")
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
 def _print_answer(answer: Answer, *, of_images: bool) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from aoq.cli.base import Count, Json
+from aoq.cli.base import Count, Json, Seed, print_json
 from aoq.cli.mine import mine_app
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ def share(
     top: Count = 100,
     pairs: Count = 8192,
     data: Path | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """How often the hardest negative of a batch is among the hardest of the whole training set.
@@ -71,7 +69,7 @@ def share(
         seed=seed,
     )
     if as_json:
-        sys.stdout.write(json.dumps([found.as_dict() for found in shares]) + "\n")
+        print_json([found.as_dict() for found in shares])
     else:
         Console(highlight=False).print(_table(shares))
 

@@ -97,7 +97,7 @@ def run(
         Start anew where `out` exists.
     """
     from aoq.processes import join_processes
-    from aoq.storage import ROUND_ONE, ROUND_TWO
+    from aoq.storage import ROUNDS
     from aoq.training.two_rounds import run_recipe
 
     if plan:
@@ -109,7 +109,7 @@ def run(
         result = run_recipe(out, settings, force=force, processes=processes)
         if not processes.is_first:
             return
-    last = ROUND_ONE if settings.rounds == "one" else ROUND_TWO
+    last = ROUNDS[settings.last_round]
     print_metrics({last: result}, title=f"split {result['split']}")
     next_steps(
         command("evaluate", out / last, "--split", "dev"),

@@ -201,7 +201,10 @@ def usable_depth(wanted: int, positives: Positives, *, what: str, skip_first: in
     """The depth that every anchor can fill with negatives; says so where that is less."""
     available = positives.n_texts - int(positives.texts_per_image().max(initial=0)) - skip_first
     if available < 1:
-        raise UserError(f"no {what} are left to mine: each belongs to some anchor or is skipped.")
+        raise UserError(
+            f"no {what} are left to mine for some anchor: all {positives.n_texts:,} belong to it "
+            "or are skipped; lower skip_first, leave equal_captions out, or use more data."
+        )
     if available < wanted:
         warn(f"the lists are {available} {what} deep instead of {wanted}: the set has no more.")
     return min(wanted, available)

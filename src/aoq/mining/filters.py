@@ -13,8 +13,8 @@ An anchor to whom they leave too few candidates is excused from score share and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -48,7 +48,8 @@ class Rules:
     "Scores above are dropped. (N,), (M,)"
     near: NearCaptions | None = None
     skip_first: int = 0
-    names: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    "The rules that there are, by kind, as people read them."
 
     @property
     def near_texts(self) -> Near | None:
@@ -70,27 +71,27 @@ class Rules:
         positives: Positives,
         captions: Sequence[str] | None,
     ) -> Rules:
-        names = []
+        labels = {}
         struck, near, ceilings = positives, None, None
         if config.equal_captions:
             struck = with_equal_captions(positives, _required(captions))
-            names.append(EQUAL_CAPTIONS)
+            labels[EQUAL_CAPTIONS] = EQUAL_CAPTIONS
         if config.score_share is not None:
             best = best_positive_scores(scorer, encoded, positives)
             ceilings = [_ceilings(scores, config.score_share) for scores in best]
-            names.append(f"{SCORE_SHARE} {config.score_share}")
+            labels[SCORE_SHARE] = f"{SCORE_SHARE} {config.score_share}"
         if config.near_captions is not None:
             near = NearCaptions(positives, _required(captions), share=config.near_captions)
-            names.append(f"{NEAR_CAPTIONS} {config.near_captions}")
+            labels[NEAR_CAPTIONS] = f"{NEAR_CAPTIONS} {config.near_captions}"
         if config.skip_first:
-            names.append(f"{SKIP_FIRST} {config.skip_first}")
+            labels[SKIP_FIRST] = f"{SKIP_FIRST} {config.skip_first}"
         return cls(
             struck=struck,
             ceilings_i2t=ceilings[0] if ceilings else None,
             ceilings_t2i=ceilings[1] if ceilings else None,
             near=near,
             skip_first=config.skip_first,
-            names=tuple(names),
+            labels=labels,
         )
 
 

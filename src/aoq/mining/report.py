@@ -10,7 +10,7 @@ then holds the scores of positives and of kept candidates, and costs next to not
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -188,6 +188,7 @@ def mining_report(
             direction,
             dataset,
             kept_scores=kept_scores,
+            labels=rules.labels,
             n_dropped={rule: numbers[which] for rule, numbers in mined.n_dropped.items()},
             n_excused=mined.n_excused[which],
             exact=exact,
@@ -211,6 +212,7 @@ def _report_direction(
     dataset: PairDataset,
     *,
     kept_scores: Floats,
+    labels: Mapping[str, str],
     n_dropped: dict[str, int],
     n_excused: int,
     exact: Scorer[E] | None,
@@ -230,7 +232,7 @@ def _report_direction(
     found: list[Int32s] = []
     for ranking in _rank(side, anchors, positives):
         found.append(ranking.ids[:depth])
-        for rule, dropped in _dropped(direction, ranking, tuple(n_dropped)).items():
+        for rule, dropped in _dropped(direction, ranking, labels).items():
             scores[rule].append(ranking.scores[dropped])
             if dropped.any():
                 hardest = int(dropped.argmax())
@@ -288,9 +290,9 @@ def _rank(side: Side[E], anchors: Ids, positives: Positives) -> Iterator[_Rankin
 
 
 def _dropped(
-    direction: Direction[E], ranking: _Ranking, names: tuple[str, ...]
+    direction: Direction[E], ranking: _Ranking, labels: Mapping[str, str]
 ) -> dict[str, Bools]:
-    """Which candidates each rule, by its name, keeps out of the list of an anchor.
+    """Which candidates each rule, by its label, keeps out of the list of an anchor.
 
     A candidate counts for the first rule that drops it, if it ranks above the last that is kept.
     """
@@ -309,12 +311,7 @@ def _dropped(
     first[left[: direction.skip_first]] = True
     in_reach = np.arange(len(ids)) < left[last - 1]
     dropped = {EQUAL_CAPTIONS: equal, SCORE_SHARE: high, NEAR_CAPTIONS: near, SKIP_FIRST: first}
-    return {
-        name: dropped[rule] & in_reach
-        for name in names
-        for rule in dropped
-        if name.startswith(rule)
-    }
+    return {label: dropped[rule] & in_reach for rule, label in labels.items()}
 
 
 def _example(ranking: _Ranking, place: int, dataset: PairDataset, *, of_texts: bool) -> Example:

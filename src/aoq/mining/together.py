@@ -92,16 +92,12 @@ def finish_together(
         NEAR_CAPTIONS: (i2t.n_near, t2i.n_near),
         SKIP_FIRST: (rules.skip_first * len(i2t.ids), rules.skip_first * len(t2i.ids)),
     }
-    provenance = replace(provenance, rules=rules.names, precision=config.precision)
+    labels = tuple(rules.labels.values())
+    provenance = replace(provenance, rules=labels, precision=config.precision)
     return Mined(
         CandidateLists(i2t.ids, i2t.scores, t2i.ids, t2i.scores, provenance),
         rules=rules,
-        n_dropped={
-            name: n_dropped[rule]
-            for name in rules.names
-            for rule in n_dropped
-            if name.startswith(rule)
-        },
+        n_dropped={label: n_dropped[rule] for rule, label in rules.labels.items()},
         n_excused=(i2t.n_excused, t2i.n_excused),
     )
 

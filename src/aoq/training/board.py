@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from aoq.training.statistics import StepStatistics, Values
+from aoq.types import Floats
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -32,19 +32,15 @@ class Board:
         self.folder = folder
         self._writer: SummaryWriter | None = None
 
-    def write(self, step: int, statistics: StepStatistics) -> None:
-        """The window of steps that ends with `step`."""
-        if self.folder is None:
-            return
-        summary = statistics.summary()
-        if not summary["steps"]:
+    def write(self, step: int, summary: Mapping[str, Any], values: Mapping[str, Floats]) -> None:
+        """The window of steps that ends with `step`, and all values of a kind in it."""
+        if self.folder is None or not summary["steps"]:
             return
         scalars = {f"loss/{name}": value for name, value in summary["loss"].items()}
         scalars |= {f"active/{name}": value for name, value in summary["active"].items()}
         scalars["speed/steps_per_second"] = summary["steps_per_second"]
         if "weights" in summary:
             scalars["weights/below_zero"] = summary["weights"]["below_zero"]
-        values = statistics.values()
         self._write(step, scalars, {f"distribution/{name}": values[name] for name in values})
 
     def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -53,7 +49,7 @@ class Board:
             self._write(step, {f"validation/{name}": metrics[name] for name in metrics}, {})
 
     def _write(
-        self, step: int, scalars: Mapping[str, float], histograms: Mapping[str, Values]
+        self, step: int, scalars: Mapping[str, float], histograms: Mapping[str, Floats]
     ) -> None:
         """Written through at once: a kill must not lose steps that are not taken again."""
         if self._writer is None:

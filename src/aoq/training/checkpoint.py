@@ -6,6 +6,7 @@ tensors and plain containers and cannot run code.
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -23,7 +24,7 @@ from aoq.errors import UserError
 from aoq.models import build_model
 from aoq.recipes import load_recipe
 from aoq.scoring.protocol import TrainableModel
-from aoq.storage import RunDirectory, atomic_file
+from aoq.storage import RunDirectory, atomic_file, hash_file
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,12 @@ def load_run(path: Path, *, device: str | torch.device = "cpu") -> TrainedRun:
     model = build_model(recipe.model, feature_width=feature_width, vocabulary_size=len(vocabulary))
     load_weights(run.model, model)
     return TrainedRun(recipe, model.to(device).eval(), vocabulary, feature_width)
+
+
+def model_key(run: RunDirectory, recipe: Recipe) -> str:
+    """Names all that encodings depend on: weights, words where there are some, settings."""
+    files = [hash_file(file) for file in (run.model, run.vocabulary) if file.is_file()]
+    return json.dumps([files, asdict(recipe.model)])
 
 
 def load_own_model(

@@ -28,7 +28,14 @@ from aoq.models.checkpoints import Checkpoint, read_checkpoint
 from aoq.models.translation import PublishedModel, translate
 from aoq.progress import EventLog, say, warn
 from aoq.recipes import save_recipe
-from aoq.storage import RunDirectory, hash_file, is_vacant, replacing_folder, write_json
+from aoq.storage import (
+    RunDirectory,
+    hash_file,
+    is_vacant,
+    locked,
+    replacing_folder,
+    write_json,
+)
 from aoq.training.checkpoint import save_weights
 
 # Options of the published programs that mean what a setting of a round means.
@@ -153,6 +160,8 @@ def _refuse_taken(out: Path, *, reads: list[Path], force: bool) -> None:
     for needed in reads:
         if needed.resolve().is_relative_to(out.resolve()):
             raise UserError(f"{out} holds {needed}, which is to be imported; choose another out.")
+    with locked(out):  # refused while somebody trains it
+        pass
 
 
 def _fill(

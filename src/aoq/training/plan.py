@@ -6,7 +6,6 @@ model; the rest is arithmetic. Nothing is written.
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ _SLICE = 256
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepCost:
     """What one step costs."""
 
     seconds: float
@@ -147,7 +146,7 @@ def _time_steps(
     settings: RoundConfig,
     sampler: OfflineSampler | None,
     epoch: int,
-) -> Pace:
+) -> StepCost:
     """A real update: the fastest of a few.
 
     Where a step of a few pairs shows that a whole one will take long, it stands for it instead,
@@ -176,9 +175,9 @@ def _time_steps(
     expected = times * min(time_step(few) for _ in range(_TIMED_STEPS))  # the first is slow
     if expected > _LONG:
         activations = max(0, _peak_memory() - held)
-        return Pace(seconds=expected, memory_bytes=held + int(times * activations))
+        return StepCost(seconds=expected, memory_bytes=held + int(times * activations))
     seconds = min(time_step(settings.batch_size) for _ in range(_TIMED_STEPS))
-    return Pace(seconds=seconds, memory_bytes=_peak_memory())
+    return StepCost(seconds=seconds, memory_bytes=_peak_memory())
 
 
 def _time_mining(
@@ -243,6 +242,8 @@ def _peak_memory() -> int:
     status = Path("/proc/self/status")
     if status.is_file():
         return 1024 * int(status.read_text().split("VmHWM:")[1].split()[0])
+    import resource  # not on Windows
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 

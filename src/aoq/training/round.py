@@ -77,7 +77,8 @@ class Round:
             raise UserError(
                 f"{self.label}: {len(train.dataset.positives.pairs):,} pairs in batches of "
                 f"{settings.batch_size} leave fewer than 2 pairs for each of {processes.size} "
-                f"processes and {settings.accumulate} parts of a step; use fewer of them."
+                f"processes and {settings.accumulate} parts of a step; use fewer of these, or a "
+                "larger training split."
             )
         self.statistics = StepStatistics()
         self.collapse = CollapseWatch(margin=settings.loss.margin_online)
@@ -99,12 +100,13 @@ class Round:
             self.bar(advance=self.state.epoch * self.n_steps + self.state.step)
             while not self._is_finished() and self._train_epoch(self.state.epoch, stop):
                 self._end_epoch(stop)
+            if self._gave_up():
+                self.log.write("stopped_early", epoch=self.state.epoch, waited=self.state.waited)
         if not self._is_finished():
             raise UserError(
                 f"{self.label}: another process was asked to stop; the same command continues."
             )
         if self._gave_up():
-            self.log.write("stopped_early", epoch=self.state.epoch, waited=self.state.waited)
             say(f"{self.label}: {self.state.waited} validations without a better one; ends")
         return self.state
 
@@ -162,14 +164,14 @@ class Round:
                 self._save()
                 self.processes.barrier()  # who leaves first has the others terminated
                 return False
-        n_steps = len(batches) - first
+        n_steps = len(batches) - first  # none where a stop came between them and the validation
         self.log.write(
             "epoch",
             epoch=epoch + 1,
             learning_rate=self.settings.learning_rate_at(epoch),
             seconds=round(time.monotonic() - started, 2),
             steps=n_steps,
-            loss={name: round(value / max(n_steps, 1), 5) for name, value in sums.items()},
+            loss={name: round(value / n_steps, 5) for name, value in sums.items()},
         )
         return True
 
@@ -235,7 +237,7 @@ class Round:
         """What the steps since the last such line were like."""
         summary = self.statistics.summary()
         self.log.write("steps", epoch=self.state.epoch + 1, step=self.state.step, **summary)
-        self.board.write(steps, self.statistics)
+        self.board.write(steps, summary, self.statistics.values())
         self.statistics = StepStatistics()
 
     def _validate(self, epoch: int) -> tuple[Metrics, bool]:

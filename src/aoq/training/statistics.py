@@ -14,14 +14,12 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from aoq.losses import BatchScores
 from aoq.training.step import Outcome
-
-Values = npt.NDArray[np.float32]
+from aoq.types import Floats
 
 _QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 
@@ -99,7 +97,7 @@ class StepStatistics:
         """A copy, so that the matrix a column or diagonal is part of can go."""
         self._values[name].append(values.detach().clone())
 
-    def values(self) -> dict[str, Values]:
+    def values(self) -> dict[str, Floats]:
         """The scores by kind (`positive`, `online`, `offline`) and the adaptive `weights`.
 
         Both directions together; what the window does not have is absent.
@@ -138,7 +136,7 @@ class StepStatistics:
         return summary
 
 
-def _described(values: Values) -> dict[str, float]:
+def _described(values: Floats) -> dict[str, float]:
     """Quantiles and mean.
 
     >>> _described(np.array([0, 1, 2, 3, 4], dtype=np.float32))

@@ -45,7 +45,7 @@ def waiting_signals() -> Iterator[Stop]:
     before = {
         number: signal.getsignal(number)
         for number in _SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN
+        if signal.getsignal(number) not in (signal.SIG_IGN, None)  # none: not Python's to restore
     }
 
     def restore() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -36,7 +35,7 @@ from aoq.storage import (
     read_json_lines,
     remove_leftovers,
 )
-from aoq.training.checkpoint import load_run
+from aoq.training.checkpoint import load_run, model_key
 from aoq.training.inputs import default_device
 from aoq.types import Encoding
 
@@ -148,11 +147,9 @@ def _encode_on_disk(
 def kept_encodings(run: Path, dataset: PairDataset) -> Path:
     """Where a run keeps what its model makes of a data set, whether it is there or not."""
     directory = RunDirectory(run)
-    files = [file for file in (directory.model, directory.vocabulary) if file.is_file()]
-    settings = asdict(load_recipe(directory.config).model)
     return encodings_folder(
         directory.encodings,
-        model_hash=json.dumps([[hash_file(file) for file in files], settings]),
+        model_hash=model_key(directory, load_recipe(directory.config)),
         data=dataset.fingerprint,
     )
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from aoq.config import Recipe, RoundConfig
+from aoq.config import Recipe, RoundConfig, RoundName
 from aoq.errors import UserError
 from aoq.evaluation.protocols import first_texts
 from aoq.mining.candidates import CandidateLists
@@ -26,6 +26,7 @@ from aoq.scoring.protocol import TrainableModel
 from aoq.storage import (
     ROUND_ONE,
     ROUND_TWO,
+    ROUNDS,
     RunDirectory,
     hash_file,
     is_vacant,
@@ -44,8 +45,6 @@ from aoq.training.checkpoint import (
 from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.round import Round
 from aoq.training.trained import ScoredSplit, judge_once, mine_split, result_on
-
-RoundName = Literal["one", "two"]
 
 
 def prepare_run(
@@ -80,7 +79,7 @@ def prepare_run(
 
 
 @contextmanager
-def _alone_in(path: Path, processes: Processes) -> Iterator[None]:
+def alone_in(path: Path, processes: Processes = ALONE) -> Iterator[None]:
     """The first process keeps other programs out, and removes what a killed one left half done."""
     if not processes.is_first:
         yield
@@ -110,7 +109,7 @@ def train_round(
     processes call this together.
     """
     recipe = recipe.resolved()
-    settings = recipe.round_one if which == "one" else recipe.round_two
+    settings = recipe.settings_of(which)
     lists = candidates or (Path(recipe.candidates) if recipe.candidates else None)
     lists = lists if settings.loss.needs_candidates else None
     sampler = _make_sampler(recipe, settings, data, lists)
@@ -118,8 +117,8 @@ def train_round(
     run = RunDirectory(path)
 
     def prepare() -> None:
-        reads = [Path(recipe.data), *(file for file in (lists, weights) if file is not None)]
-        prepare_run(path, recipe, force=force, reads=reads)
+        reads = (file for file in (*recipe.files, lists, weights) if file is not None)
+        prepare_run(path, recipe, force=force, reads=list(reads))
         _settle_origin(run, data, which=which, lists=lists, weights=weights)
 
     processes.first_does(prepare)
@@ -130,20 +129,19 @@ def train_round(
     dev = data.dev
     if settings.validation_texts is not None:
         dev = dev.with_dataset(first_texts(dev.dataset, settings.validation_texts))
-    training = Round(
-        run,
-        settings,
-        model=model,
-        train=data.train,
-        dev=dev,
-        sampler=sampler,
-        seed=recipe.seed,
-        label=label or f"round {which} ({settings.loss.name})",
-        feature_width=data.feature_width,
-        processes=processes,
-    )
-    with _alone_in(path, processes):
-        state = training.fit()
+    with alone_in(path, processes):
+        state = Round(
+            run,
+            settings,
+            model=model,
+            train=data.train,
+            dev=dev,
+            sampler=sampler,
+            seed=recipe.seed,
+            label=label or f"round {which} ({settings.loss.name})",
+            feature_width=data.feature_width,
+            processes=processes,
+        ).fit()
     processes.barrier()  # what was written is there for all
     return state
 
@@ -225,7 +223,7 @@ class TwoRounds:
     @property
     def last_round(self) -> Path:
         """The folder of the model that the recipe is about."""
-        return self.path / (ROUND_ONE if self.recipe.rounds == "one" else ROUND_TWO)
+        return self.path / ROUNDS[self.recipe.last_round]
 
     def train_round_one(self) -> None:
         train_round(
@@ -302,12 +300,12 @@ def run_recipe(
         recipe = replace(recipe, model=replace(recipe.model, name="own"))
     recipe = recipe.resolved()
     data = data or open_training_data(recipe)
-    reads = [Path(file) for file in (recipe.data, recipe.candidates) if file]
     if recipe.candidates:  # before anything is written, or removed
-        CandidateLists.load(reads[-1]).require_fit(data.train.dataset, source=reads[-1])
-    processes.first_does(partial(prepare_run, path, recipe, force=force, reads=reads))
+        lists = Path(recipe.candidates)
+        CandidateLists.load(lists).require_fit(data.train.dataset, source=lists)
+    processes.first_does(partial(prepare_run, path, recipe, force=force, reads=recipe.files))
     stages = TwoRounds(path, recipe, data, make_model, processes)
-    with _alone_in(path, processes):
+    with alone_in(path, processes):
         if recipe.needs_round_one:
             stages.train_round_one()
         if recipe.rounds == "both":
