@@ -25,6 +25,10 @@ main()
 """
 
 
+class KilledError(Exception):
+    """Stands in for a kill where the program goes on: nothing in it catches this."""
+
+
 def die(moment: tuple[str, str, int], *arguments: object, before: str = "pass") -> None:
     """Run `aoq` until the n-th call of a function, of which `before` is all that happens."""
     module, function, call = moment

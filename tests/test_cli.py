@@ -11,18 +11,8 @@ import sys
 import pytest
 
 from aoq.recipes import save_recipe
-from tests.training.test_imported import published
-from tests.training.test_round import small_recipe
-
-
-def aoq(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "aoq", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-    )
+from tests.commands import aoq_process
+from tests.training.cases import published, small_recipe
 
 
 @pytest.fixture
@@ -33,7 +23,7 @@ def recipe_file(tmp_path, precomp):
 
 def test_help_names_every_command_and_costs_less_than_half_a_second_of_cpu():
     before = os.times()
-    done = aoq("--help")
+    done = aoq_process("--help")
     after = os.times()
     assert done.returncode == 0
     commands = ("demo", "data", "recipes", "train", "mine", "run", "runs", "evaluate", "import")
@@ -64,45 +54,45 @@ def test_importing_the_library_or_the_command_does_not_import_torch():
     ],
 )
 def test_every_command_explains_itself(command):
-    done = aoq(*command, "--help")
+    done = aoq_process(*command, "--help")
     assert done.returncode == 0
     assert "Usage: aoq" in done.stdout
 
 
 def test_settings_carry_their_explanation_and_their_choices():
-    text = " ".join(aoq("run", "--help").stdout.replace("│", " ").split())
+    text = " ".join(aoq_process("run", "--help").stdout.replace("│", " ").split())
     assert "--round-two.loss.alpha" in text
     assert "Width of the joint space" in text
     assert "choices: standard, online, off_tri, off_quin, adap_off_quin" in text
 
 
 def test_train_mine_run_and_evaluate_work_from_the_shell(tmp_path, recipe_file):
-    assert aoq("train", recipe_file, "--out", tmp_path / "one").returncode == 0
-    mined = aoq("mine", tmp_path / "one")
+    assert aoq_process("train", recipe_file, "--out", tmp_path / "one").returncode == 0
+    mined = aoq_process("mine", tmp_path / "one")
     assert mined.returncode == 0
     assert "55 texts for each of 12 images" in mined.stderr
     lists = tmp_path / "one" / "candidates.safetensors"
-    two = aoq(
+    two = aoq_process(
         "train", recipe_file, "--round", "two", "--candidates", lists, "--out", tmp_path / "two"
     )
     assert two.returncode == 0
-    run = aoq("run", recipe_file, "--out", tmp_path / "run")
+    run = aoq_process("run", recipe_file, "--out", tmp_path / "run")
     assert run.returncode == 0
     assert "rsum" in run.stdout
-    judged = aoq("evaluate", tmp_path / "two", "--json")
-    other = aoq("evaluate", tmp_path / "run" / "round-two", "--json", "--memory", "1GiB")
+    judged = aoq_process("evaluate", tmp_path / "two", "--json")
+    other = aoq_process("evaluate", tmp_path / "run" / "round-two", "--json", "--memory", "1GiB")
     assert json.loads(judged.stdout) == json.loads(other.stdout)
-    together = aoq("evaluate", tmp_path / "one", tmp_path / "two", "--json")
+    together = aoq_process("evaluate", tmp_path / "one", tmp_path / "two", "--json")
     results = json.loads(together.stdout)
     assert list(results) == [str(tmp_path / "one"), str(tmp_path / "two"), "ensemble"]
     assert results[str(tmp_path / "two")] == json.loads(judged.stdout)
-    small = aoq("evaluate", tmp_path / "two", "--memory", "1MiB")
+    small = aoq_process("evaluate", tmp_path / "two", "--memory", "1MiB")
     assert small.returncode == 2
     assert "too small" in small.stderr
 
 
 def test_flags_override_the_recipe_and_are_stored_with_the_run(tmp_path, recipe_file):
-    done = aoq(
+    done = aoq_process(
         *("train", recipe_file, "--out", tmp_path / "run"),
         *("--round-one.epochs", 1, "--round-one.loss.margin-online", 0.3, "--seed", 7),
     )
@@ -115,7 +105,7 @@ def test_flags_override_the_recipe_and_are_stored_with_the_run(tmp_path, recipe_
 
 
 def test_a_plan_prints_steps_time_disk_and_memory_and_writes_nothing(tmp_path, recipe_file):
-    done = aoq("run", recipe_file, "--out", tmp_path / "run", "--plan")
+    done = aoq_process("run", recipe_file, "--out", tmp_path / "run", "--plan")
     assert done.returncode == 0
     assert "12 steps" in done.stdout
     for word in ("round one", "mining", "round two", "time in all", "disk", "memory"):
@@ -124,16 +114,16 @@ def test_a_plan_prints_steps_time_disk_and_memory_and_writes_nothing(tmp_path, r
 
 
 def test_nothing_is_overwritten_without_force(tmp_path, recipe_file):
-    aoq("train", recipe_file, "--out", tmp_path / "run", "--round-one.epochs", 1)
-    aoq("mine", tmp_path / "run")
-    again = aoq("mine", tmp_path / "run")
+    aoq_process("train", recipe_file, "--out", tmp_path / "run", "--round-one.epochs", 1)
+    aoq_process("mine", tmp_path / "run")
+    again = aoq_process("mine", tmp_path / "run")
     assert again.returncode == 2
     assert "add --force" in again.stderr
-    assert aoq("mine", tmp_path / "run", "--force").returncode == 0
-    other = aoq("train", recipe_file, "--out", tmp_path / "run")
+    assert aoq_process("mine", tmp_path / "run", "--force").returncode == 0
+    other = aoq_process("train", recipe_file, "--out", tmp_path / "run")
     assert other.returncode == 2
     assert "other settings" in other.stderr
-    forced = aoq("train", recipe_file, "--out", tmp_path / "run", "--force")
+    forced = aoq_process("train", recipe_file, "--out", tmp_path / "run", "--force")
     assert forced.returncode == 0
 
 
@@ -164,7 +154,7 @@ def test_nothing_is_overwritten_without_force(tmp_path, recipe_file):
     ],
 )
 def test_a_mistake_is_one_sentence_exit_code_2_and_nothing_written(tmp_path, arguments, sentence):
-    done = aoq(*arguments, cwd=tmp_path)
+    done = aoq_process(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
@@ -173,7 +163,7 @@ def test_a_mistake_is_one_sentence_exit_code_2_and_nothing_written(tmp_path, arg
 
 
 def test_a_behaviour_gives_way_to_flags(tmp_path, recipe_file):
-    done = aoq(
+    done = aoq_process(
         *("train", recipe_file, "--out", tmp_path / "run", "--behaviour", "official"),
         *("--round-one.epochs", 1, "--round-one.select-by", "rsum"),
     )
@@ -184,15 +174,17 @@ def test_a_behaviour_gives_way_to_flags(tmp_path, recipe_file):
 
 
 def test_lists_are_refused_in_round_one(tmp_path, recipe_file):
-    done = aoq("train", recipe_file, "--out", tmp_path / "run", "--candidates", tmp_path / "lists")
+    done = aoq_process(
+        "train", recipe_file, "--out", tmp_path / "run", "--candidates", tmp_path / "lists"
+    )
     assert done.returncode == 2
     assert "--candidates is for round two" in done.stderr
 
 
 def test_the_folder_of_a_whole_run_stands_for_its_last_round(tmp_path, recipe_file):
-    aoq("run", recipe_file, "--out", tmp_path / "run", "--round-two.epochs", 1)
+    aoq_process("run", recipe_file, "--out", tmp_path / "run", "--round-two.epochs", 1)
     judged = [
-        aoq("evaluate", folder, "--json")
+        aoq_process("evaluate", folder, "--json")
         for folder in (tmp_path / "run", tmp_path / "run" / "round-two")
     ]
     assert [done.returncode for done in judged] == [0, 0]
@@ -202,7 +194,7 @@ def test_the_folder_of_a_whole_run_stands_for_its_last_round(tmp_path, recipe_fi
 
 def test_a_file_where_a_folder_should_go_is_one_sentence(tmp_path, recipe_file):
     (tmp_path / "file").write_text("mine")
-    done = aoq("train", recipe_file, "--out", tmp_path / "file")
+    done = aoq_process("train", recipe_file, "--out", tmp_path / "file")
     assert done.returncode == 2
     assert str(tmp_path / "file") in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -229,7 +221,7 @@ def test_bad_features_stop_a_run_before_anything_is_written(tmp_path, recipe_fil
     features = np.load(precomp / "train_ims.npy")
     features[3, 1, 2] = np.nan
     np.save(precomp / "train_ims.npy", features)
-    done = aoq("run", recipe_file, "--out", tmp_path / "run")
+    done = aoq_process("run", recipe_file, "--out", tmp_path / "run")
     assert done.returncode == 2
     assert "train_ims.npy, image row 3" in done.stderr
     assert not (tmp_path / "run").exists()
@@ -239,12 +231,12 @@ def test_published_files_are_imported_evaluated_and_mined_from_the_shell(tmp_pat
     files = published(tmp_path / "files", "vsrn_f30k")
     out = tmp_path / "run"
     command = ("import", files.checkpoint, "--vocabulary", files.vocabulary, "--out", out)
-    done = aoq(*command, "--data", precomp)
+    done = aoq_process(*command, "--data", precomp)
     assert done.returncode == 0
     assert "vsrn, f30k" in done.stderr
     assert f"next: aoq evaluate {out}" in done.stderr
-    assert "rsum" in json.loads(aoq("evaluate", out, "--json").stdout)
-    assert aoq("mine", out).returncode == 0
-    again = aoq(*command)
+    assert "rsum" in json.loads(aoq_process("evaluate", out, "--json").stdout)
+    assert aoq_process("mine", out).returncode == 0
+    again = aoq_process(*command)
     assert again.returncode == 2
     assert "add --force" in again.stderr

@@ -14,23 +14,7 @@ from aoq.data import bottom_up
 from aoq.data.bottom_up import BottomUpFile
 from aoq.data.region_tables import RegionFolder, region_folder, write_folder
 from aoq.errors import UserError
-
-WIDTH, SIZE = 16, (640, 480)
-
-
-def arrays(seed: int, boxes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes in pixels and features, as a detector gives them."""
-    random = np.random.default_rng(seed)
-    corners = random.uniform(0, 1, (boxes, 2, 2)) * SIZE
-    corners.sort(axis=1)
-    features = random.uniform(0, 20, (boxes, WIDTH))
-    return corners.reshape(boxes, 4).astype(np.float32), features.astype(np.float32)
-
-
-def bottom_up_line(image_id: str, *, seed: int = 0, boxes: int = 3) -> bytes:
-    fields = [image_id, *map(str, SIZE), str(boxes)]
-    encoded = [base64.b64encode(array.tobytes()) for array in arrays(seed, boxes)]
-    return b"\t".join([*(field.encode() for field in fields), *encoded]) + b"\n"
+from tests.data.cases import SIZE, WIDTH, arrays, bottom_up_line, encoded
 
 
 @pytest.fixture
@@ -86,10 +70,6 @@ def test_uneven_numbers_of_boxes_need_a_choice(file: Path) -> None:
     assert features.shape == (2, WIDTH)
     assert boxes.shape == (2, 4)
     np.testing.assert_array_equal(features, arrays(5, 5)[1][:2].astype(np.float16))
-
-
-def encoded(*numbers: float) -> bytes:
-    return base64.b64encode(np.array(numbers, np.float32).tobytes())
 
 
 @pytest.mark.parametrize(

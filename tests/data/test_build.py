@@ -20,7 +20,7 @@ from aoq.data.region_tables import KeptRegions, RegionFolder, region_folder, wri
 from aoq.data.regions import DEFAULT_SOURCE, RegionSource, dataset_boxes, grid_boxes
 from aoq.errors import UserError
 from aoq.storage import EVENTS
-from tests.data.test_bottom_up import bottom_up_line
+from tests.data.cases import bottom_up_line
 
 pytestmark = pytest.mark.usefixtures("mean_colour")
 

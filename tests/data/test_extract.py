@@ -21,8 +21,8 @@ from aoq.data.extract import extract_pictures, load_regions
 from aoq.data.regions import DEFAULT_SOURCE, GRIDS, RegionSource
 from aoq.errors import UserError
 from aoq.storage import write_array
+from tests.data.cases import damaged, photos
 from tests.data.conftest import MeanColour
-from tests.data.test_extract_pictures import content, gradient
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -30,25 +30,6 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def grey(path: Path, value: int) -> Path:
     Image.new("RGB", (30, 20), (value, value, value)).save(path)
     return path
-
-
-def photos(folder: Path, count: int) -> list[Path]:
-    """Pictures of which none is like another."""
-    folder.mkdir(exist_ok=True)
-    random = np.random.default_rng(0)
-    paths = [folder / f"{number}.png" for number in range(count)]
-    for path in paths:
-        Image.fromarray(random.integers(0, 255, (64, 48, 3), np.uint8)).save(path)
-    return paths
-
-
-def damaged(folder: Path) -> list[Path]:
-    """A file that is no picture, an empty one, and one cut in half."""
-    (folder / "text.jpg").write_text("no picture")
-    (folder / "empty.png").write_bytes(b"")
-    whole = content(gradient((300, 300)), "JPEG")
-    (folder / "cut.jpg").write_bytes(whole[: len(whole) // 2])
-    return [folder / "text.jpg", folder / "empty.png", folder / "cut.jpg"]
 
 
 def test_every_picture_has_its_regions(tmp_path: Path, mean_colour: type[MeanColour]) -> None:

@@ -22,7 +22,7 @@ from aoq.data.efficientnet import EfficientNetLite, load_network
 from aoq.data.pictures import Pixels, decode
 from aoq.data.vision_models import VisionModel, as_map
 from aoq.errors import UserError
-from tests.data.test_extract_pictures import gradient
+from tests.data.cases import gradient
 
 
 def pictures_for(backbone: Backbone) -> list[Pixels]:

@@ -15,8 +15,7 @@ from aoq.data.dataset import open_dataset
 from aoq.data.region_tables import RegionFolder
 from aoq.data.regions import RegionSource, dataset_boxes
 from aoq.errors import UserError
-from tests.data.test_bottom_up import arrays, bottom_up_line
-from tests.data.test_extract import damaged, photos
+from tests.data.cases import arrays, bottom_up_line, damaged, photos
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import struct
 import tracemalloc
@@ -26,20 +25,9 @@ from aoq.data.pictures import (
     picture_size,
 )
 from aoq.errors import UserError
+from tests.data.cases import content, gradient
 
 CANVAS = Canvas(224)
-
-
-def gradient(size: tuple[int, int] = (80, 60)) -> Image.Image:
-    rows, columns = np.mgrid[: size[1], : size[0]]
-    red, green = 255 * columns / size[0], 255 * rows / size[1]
-    return Image.fromarray(np.stack([red, green, red], axis=-1).astype(np.uint8))
-
-
-def content(image: Image.Image, kind: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def png_of(width: int, height: int) -> bytes:

@@ -26,7 +26,7 @@ from aoq.data.regions import (
     pool_regions,
 )
 from aoq.errors import UserError
-from tests.data.test_extract import photos
+from tests.data.cases import photos
 
 
 def cells() -> np.ndarray[Any, Any]:

@@ -16,7 +16,7 @@ from aoq.mining.candidates import CandidateLists
 from aoq.storage import RunDirectory
 from aoq.training.trained import stored_result
 from aoq.training.two_rounds import run_recipe
-from tests.training.test_round import small_recipe
+from tests.training.cases import small_recipe
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

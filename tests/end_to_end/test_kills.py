@@ -20,7 +20,7 @@ from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, hash_file, read_json_lines
 from tests.conftest import write_precomp
 from tests.kills import ROOT, die
-from tests.training.test_round import small_recipe
+from tests.training.cases import small_recipe
 
 # Half of a checkpoint is written, under its temporary name.
 HALF = (

@@ -15,7 +15,7 @@ from aoq.training.inputs import open_training_data
 from aoq.training.trained import ScoredSplit, open_splits
 from aoq.training.two_rounds import train_round
 from tests.conftest import write_precomp
-from tests.training.test_round import small_recipe
+from tests.training.cases import small_recipe
 
 
 def aoq(*arguments, **environment):

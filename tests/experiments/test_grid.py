@@ -25,9 +25,9 @@ from aoq.experiments.runs import METRICS, find_runs
 from aoq.recipes import load_recipe, save_recipe
 from aoq.storage import RunDirectory, hash_file, read_json_lines
 from aoq.training.trained import stored_result
+from tests.commands import aoq, assert_refused
 from tests.conftest import write_precomp
-from tests.mining.test_cli import aoq, assert_refused
-from tests.training.test_round import small_recipe
+from tests.training.cases import small_recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 

@@ -23,7 +23,7 @@ from aoq.experiments.inspection import (
     write_inspection,
 )
 from tests.conftest import uneven_dataset
-from tests.mining.test_candidates import sound_lists
+from tests.mining.cases import sound_lists
 
 CAPTIONS = ("A red ball", "a blue ball", "Two small trees", "two small trees left", "the red cup")
 

@@ -44,8 +44,8 @@ from aoq.scoring.encoded import encode_dataset
 from aoq.storage import hash_file, read_json_lines
 from aoq.training.checkpoint import load_run
 from aoq.training.trained import evaluate_runs
-from tests.mining.test_cli import aoq
-from tests.training.test_round import small_recipe
+from tests.commands import aoq
+from tests.training.cases import small_recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 

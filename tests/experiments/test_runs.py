@@ -17,8 +17,8 @@ from aoq.experiments.runs import METRICS, RunSummary, compare_runs, find_runs
 from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, write_json
 from aoq.training.two_rounds import run_recipe
-from tests.mining.test_cli import aoq, assert_refused
-from tests.training.test_round import small_recipe
+from tests.commands import aoq, assert_refused
+from tests.training.cases import small_recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 

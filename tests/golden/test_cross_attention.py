@@ -13,8 +13,8 @@ from aoq.scoring import cross_attention
 from aoq.scoring.encoded import EncodedDataset
 from aoq.training.step import make_optimizer, step_loss
 from aoq.types import Encoding, Texts
+from tests.golden.cases import step_batch
 from tests.golden.conftest import close
-from tests.golden.test_vsrn import step_batch
 from tests.scoring.cases import score_blocks
 
 NORMS = ["softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm"]

@@ -12,14 +12,9 @@ from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.ranks import ranks_of_matrix
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
-from aoq.types import Encoding, Positives
+from aoq.types import Encoding
 from tests.evaluation.cases import ranks_in_blocks
-
-
-def in_order(n_images, n_texts):
-    texts = np.arange(n_texts)
-    pairs = np.stack([texts // (n_texts // n_images), texts], axis=1)
-    return Positives.from_pairs(pairs, n_images=n_images, n_texts=n_texts)
+from tests.golden.cases import in_order
 
 
 def assert_published(ranks, arrays, tag):

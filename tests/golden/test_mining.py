@@ -11,7 +11,7 @@ from aoq.mining.offline import mine
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding
-from tests.golden.test_metrics import in_order
+from tests.golden.cases import in_order
 
 
 @pytest.mark.parametrize("block_size", [3, 64, 1000])

@@ -13,7 +13,8 @@ from aoq.models.captioner import caption_labels
 from aoq.models.published import from_published, our_name
 from aoq.models.vsrn import VSRN
 from aoq.training.step import score_batch
-from aoq.types import AlignedIdx, Encoding, StepBatch, Texts
+from aoq.types import Encoding, Texts
+from tests.golden.cases import all_texts, step_batch
 from tests.golden.conftest import Golden, close
 
 VARIANTS = ["coco", "f30k"]
@@ -34,22 +35,6 @@ def published_model(arrays: Golden, variant: str) -> VSRN:
     model = VSRN(config, feature_width=feature_width, vocabulary_size=vocabulary_size)
     model.load_state_dict(from_published("vsrn", state))
     return model
-
-
-def all_texts(arrays: Golden) -> Texts:
-    return Texts(arrays["in.captions"], arrays["in.lengths"])
-
-
-def step_batch(arrays: Golden, *, dtype: torch.dtype) -> StepBatch:
-    rows = arrays["pair.caption_rows"]
-    return StepBatch(
-        regions=arrays["in.images"].to(dtype),
-        texts=all_texts(arrays),
-        pairs=AlignedIdx(torch.arange(len(rows)), rows),
-        negatives=~torch.eye(len(rows), dtype=torch.bool),
-        offline=AlignedIdx(arrays["off.image_rows"], arrays["off.caption_rows"]),
-        partners=AlignedIdx(arrays["off2.image_rows"], arrays["off2.caption_rows"]),
-    )
 
 
 def published_step(model: VSRN, arrays: Golden) -> LossTerms:

@@ -17,26 +17,9 @@ from aoq.mining import candidates
 from aoq.mining.candidates import CandidateLists, Provenance, first_positive
 from aoq.types import Positives
 from tests.conftest import uneven_dataset
+from tests.mining.cases import provenance, sound_lists
 
 ARRAYS = ("i2t", "i2t_scores", "t2i", "t2i_scores")
-
-
-def sound_lists(dataset, depth=3) -> CandidateLists:
-    def lists(relation):
-        return np.stack(
-            [
-                np.setdiff1d(np.arange(relation.n_texts), relation.texts_of(anchor))[:depth]
-                for anchor in range(relation.n_images)
-            ]
-        ).astype(np.int32)
-
-    def falling(shape):
-        scores = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-        return -np.sort(-scores, axis=1)
-
-    i2t, t2i = lists(dataset.positives), lists(dataset.positives.swapped)
-    provenance = Provenance(teacher="teacher", data=dataset.fingerprint, rules=("one", "two"))
-    return CandidateLists(i2t, falling(i2t.shape), t2i, falling(t2i.shape), provenance)
 
 
 @pytest.fixture
@@ -95,10 +78,6 @@ def flip(path, position):
     content = bytearray(path.read_bytes())
     content[position] ^= 1
     path.write_bytes(content)
-
-
-def provenance(**fields):
-    return json.dumps({"teacher": "teacher", "data": "data", "rules": [], **fields})
 
 
 FILES = {

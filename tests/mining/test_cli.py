@@ -2,56 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-import subprocess
-import sys
-from contextlib import chdir, redirect_stderr, redirect_stdout
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from aoq.cli import main
 from aoq.mining.candidates import CandidateLists
 from aoq.storage import RunDirectory
+from tests.commands import aoq, assert_refused
 from tests.conftest import write_precomp
-from tests.mining.test_processes import trained_run
+from tests.mining.processes import trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
-
-def aoq(*arguments, cwd="."):
-    """The command in this process: it starts at once."""
-    stdout, stderr, code = io.StringIO(), io.StringIO(), 0
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        chdir(cwd),
-        redirect_stdout(stdout),
-        redirect_stderr(stderr),
-    ):
-        patch.setattr(sys, "argv", ["aoq", *map(str, arguments)])
-        try:
-            main()
-        except SystemExit as ended:
-            code = ended.code or 0
-    return subprocess.CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())
 
 
 def words(text):
     """What a help text says, without its frames and line breaks."""
     return " ".join(text.replace("│", " ").split())
-
-
-def assert_refused(done, *sentences):
-    """One sentence, exit code 2."""
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stderr.startswith("error: ")
-    for sentence in sentences:
-        assert sentence in done.stderr
 
 
 @pytest.fixture(scope="module")

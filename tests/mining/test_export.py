@@ -12,7 +12,7 @@ import pytest
 from aoq.errors import UserError
 from aoq.mining.export import export_lists
 from tests.conftest import uneven_dataset
-from tests.mining.test_candidates import sound_lists
+from tests.mining.cases import sound_lists
 
 
 def exported(path, lists, dataset, **options):

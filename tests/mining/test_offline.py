@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -20,101 +19,23 @@ from aoq.mining.sides import Side
 from aoq.mining.sweep import Sweep, evenly_spread
 from aoq.mining.toplists import TopLists, ids_of
 from aoq.mining.workers import worker_threads
-from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.scoring.precision import Rounded
 from aoq.types import Encoding, Positives
-
-NOWHERE = Provenance(teacher="", data="")
-
-
-def embedded(images, texts):
-    """One vector an image and a text, as given."""
-    return EncodedDataset(
-        Encoding(torch.as_tensor(images, dtype=torch.float32)),
-        Encoding(torch.as_tensor(texts, dtype=torch.float32)),
-    )
-
-
-def encoded_from(matrix):
-    """Encodings whose scores are this matrix, to the last bit: one axis an image."""
-    return embedded(np.eye(len(matrix)), matrix.T)
-
-
-def five_texts_an_image(n_images, n_texts):
-    """Text t belongs to image t // 5, in turns where there are more texts."""
-    texts = np.arange(n_texts)
-    pairs = np.stack([texts // 5 % n_images, texts], axis=1)
-    return Positives.from_pairs(pairs, n_images=n_images, n_texts=n_texts)
-
-
-def matrix_of(kind, n_images, n_texts, *, seed=0):
-    """Scores of a kind that mining meets, or that its guesses are wrong about."""
-    random = np.random.default_rng(seed)
-    noise = random.normal(size=(n_images, n_texts))
-    place = np.linspace(0, 1, n_images)[:, None] - np.linspace(0, 1, n_texts)
-    scores = {
-        "without order": noise,
-        "by topic": noise * 0.1 - abs(place),  # images and texts of a topic follow each other
-        "rising": noise * 0.1 - place,
-        "falling": noise * 0.1 + place,
-        "two scores": noise > 1.0,
-        "few scores": np.round(noise),
-        "few scores by topic": np.round(8 * (noise * 0.1 - abs(place))),
-        "one score": np.zeros_like(noise),
-    }
-    return scores[kind].astype(np.float32)
-
-
-DISTINCT = ("without order", "by topic", "rising", "falling")
-TIED = ("two scores", "few scores", "few scores by topic", "one score")
-
-
-def negatives_of(matrix, positives):
-    """The matrix with the positives put out of the running."""
-    matrix = matrix.copy()
-    matrix[tuple(positives.pairs.T)] = -np.inf
-    return matrix
-
-
-def best_of_rows(matrix, depth):
-    """Ids of the best of each row, equal scores by rising id."""
-    return np.argsort(-matrix, axis=1, kind="stable")[:, :depth]
-
-
-def assert_exact(lists, matrix, positives):
-    """Ids and scores are those of the full matrix, ties included."""
-    full = negatives_of(matrix, positives)
-    for ids, scores, rows in (
-        (lists.i2t, lists.i2t_scores, full),
-        (lists.t2i, lists.t2i_scores, full.T),
-    ):
-        expected = best_of_rows(rows, ids.shape[1])
-        np.testing.assert_array_equal(ids, expected)
-        np.testing.assert_array_equal(scores, np.take_along_axis(rows, expected, axis=1))
-
-
-def assert_close(lists, matrix, positives, *, tolerance=1e-5):
-    """Scores are those of the full matrix within the tolerance, and ids but for such scores."""
-    full = negatives_of(matrix, positives)
-    for ids, scores, rows in (
-        (lists.i2t, lists.i2t_scores, full),
-        (lists.t2i, lists.t2i_scores, full.T),
-    ):
-        expected = np.take_along_axis(rows, best_of_rows(rows, ids.shape[1]), axis=1)
-        np.testing.assert_allclose(scores, expected, atol=tolerance, rtol=0)
-        listed = np.take_along_axis(rows, ids, axis=1)
-        np.testing.assert_allclose(listed, expected, atol=tolerance, rtol=0)
-
-
-@contextmanager
-def threads(count):
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+from tests.mining.cases import (
+    DISTINCT,
+    NOWHERE,
+    TIED,
+    assert_close,
+    assert_exact,
+    best_of_rows,
+    embedded,
+    encoded_from,
+    five_texts_an_image,
+    matrix_of,
+    negatives_of,
+    threads,
+)
 
 
 def mined(encoded, positives, *, block_size=None, scorer=None, **settings):

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aoq.config import MiningConfig, ModelConfig
+from aoq.config import MiningConfig
 from aoq.mining.candidates import CandidateLists
 from aoq.mining.direction import Direction
 from aoq.mining.offline import mine_together
 from aoq.processes import ALONE, Processes, join_processes
 from aoq.scoring.inner_product import InnerProduct
 from aoq.storage import RunDirectory
-from aoq.training.inputs import open_training_data
-from aoq.training.two_rounds import train_round
-from tests.conftest import write_precomp
-from tests.mining.test_filters import LARGE, RULES, SMALL
-from tests.mining.test_offline import (
+from tests.mining.cases import (
     NOWHERE,
     assert_exact,
     encoded_from,
@@ -33,51 +26,10 @@ from tests.mining.test_offline import (
     matrix_of,
     threads,
 )
-from tests.training.test_round import ROUND, small_recipe
+from tests.mining.processes import run_together, trained_run
+from tests.mining.rule_cases import LARGE, RULES, SMALL
 
 ARRAYS = ("i2t", "i2t_scores", "t2i", "t2i_scores")
-
-
-class Meeting:
-    """Where threads that stand for processes wait for each other."""
-
-    def __init__(self, size):
-        self.barrier = threading.Barrier(size, timeout=60)
-        self.arrays = [None] * size
-
-
-class Together(Processes):
-    """One of several threads that stand for processes."""
-
-    def __init__(self, rank, meeting):
-        super().__init__(rank, meeting.barrier.parties)
-        object.__setattr__(self, "meeting", meeting)
-
-    def barrier(self):
-        self.meeting.barrier.wait()
-
-    def gather(self, array):
-        self.meeting.arrays[self.rank] = np.array(array)
-        self.barrier()
-        gathered = list(self.meeting.arrays) if self.is_first else []
-        assert len({part.shape for part in gathered}) <= 1
-        self.barrier()
-        return gathered
-
-
-def run_together(size, work):
-    """What `work(processes)` returns in each of so many threads."""
-    meeting = Meeting(size)
-
-    def run(rank):
-        try:
-            return work(Together(rank, meeting))
-        except BaseException:
-            meeting.barrier.abort()
-            raise
-
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(run, range(size)))
 
 
 def mined_by(size, matrix, positives, *, block_size=None, captions=None, **settings):
@@ -191,17 +143,6 @@ def test_processes_apply_the_rules_and_count_as_one_does(case):
         assert mined.n_excused == alone.n_excused
         for name in ARRAYS:
             np.testing.assert_array_equal(getattr(mined.lists, name), getattr(alone.lists, name))
-
-
-def trained_run(folder, *, images=12):
-    """A tiny trained round with its data set."""
-    recipe = small_recipe(
-        write_precomp(folder / "data", images=images),
-        model=ModelConfig(name="vse", joint_width=8, word_width=5),
-        round_one=replace(ROUND, epochs=1),
-    )
-    train_round(folder / "run", recipe, open_training_data(recipe), which="one")
-    return folder / "run"
 
 
 def torchrun(size, *arguments):

@@ -8,7 +8,7 @@ import pytest
 from aoq.errors import UserError
 from aoq.mining.published import UNKNOWN_TEACHER, read_published_lists, write_published_lists
 from tests.conftest import uneven_dataset
-from tests.mining.test_candidates import sound_lists
+from tests.mining.cases import sound_lists
 
 
 def test_written_lists_are_read_again_without_scores_and_teacher(tmp_path):

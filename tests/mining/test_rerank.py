@@ -32,8 +32,8 @@ from aoq.training.trained import mine_run
 from aoq.training.two_rounds import train_round
 from aoq.types import Encoding
 from tests.conftest import write_precomp
-from tests.mining.test_filters import COMBINATIONS, RULES, Case, Reference, case_of
-from tests.mining.test_offline import (
+from tests.kills import KilledError
+from tests.mining.cases import (
     NOWHERE,
     assert_close,
     best_of_rows,
@@ -43,8 +43,9 @@ from tests.mining.test_offline import (
     negatives_of,
     threads,
 )
-from tests.mining.test_processes import run_together
-from tests.training.test_round import small_recipe
+from tests.mining.processes import run_together
+from tests.mining.rule_cases import COMBINATIONS, RULES, Case, Reference, case_of
+from tests.training.cases import small_recipe
 
 N_IMAGES, N_TEXTS = 30, 150
 POSITIVES = five_texts_an_image(N_IMAGES, N_TEXTS)
@@ -268,10 +269,6 @@ def test_an_anchor_that_rules_leave_too_few_keeps_the_best_of_its_own_proposals(
 
 
 # Continued and shared
-
-
-class KilledError(Exception):
-    """Stands in for a kill."""
 
 
 @pytest.mark.parametrize("calls", [1, 9, 17, 29])

@@ -22,16 +22,13 @@ from aoq.mining.sweep import Sweep
 from aoq.mining.toplists import TopLists
 from aoq.scoring.inner_product import InnerProduct
 from aoq.storage import RunDirectory
-from tests.mining.test_offline import NOWHERE, encoded_from, five_texts_an_image, matrix_of
-from tests.mining.test_processes import run_together, trained_run
+from tests.kills import KilledError
+from tests.mining.cases import NOWHERE, encoded_from, five_texts_an_image, matrix_of
+from tests.mining.processes import run_together, trained_run
 
 CONFIG = MiningConfig(depth_texts=10, depth_images=5)
 MATRIX, POSITIVES = matrix_of("by topic", 120, 600), five_texts_an_image(120, 600)
 ARRAYS = ("i2t", "i2t_scores", "t2i", "t2i_scores")
-
-
-class KilledError(Exception):
-    """Stands in for a kill: nothing in the program catches it."""
 
 
 def mine_and_save(path, *, config=CONFIG, provenance=NOWHERE, block_size=16, **options):

@@ -17,7 +17,7 @@ import torch
 
 from aoq.errors import UserError
 from aoq.models.checkpoints import read_checkpoint
-from tests.models.test_published import FORMATS, content, write
+from tests.models.cases import FORMATS, content, write
 
 
 @pytest.fixture

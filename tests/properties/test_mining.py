@@ -22,7 +22,8 @@ from aoq.mining.saved import SavedSweep
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Positives
-from tests.mining.test_offline import (
+from tests.kills import KilledError
+from tests.mining.cases import (
     DISTINCT,
     TIED,
     assert_close,
@@ -31,8 +32,8 @@ from tests.mining.test_offline import (
     matrix_of,
     threads,
 )
-from tests.mining.test_processes import run_together
-from tests.properties.test_blocks import cases, minable
+from tests.mining.processes import run_together
+from tests.properties.cases import cases, minable
 
 NOWHERE = Provenance(teacher="", data="")
 # Large sets are not made smaller where one fails: that would take minutes.
@@ -150,10 +151,6 @@ def test_vectors_in_clusters_are_mined_as_from_the_full_matrix(
     lists = plan.mined(encoded, positives, depth_texts=depth_texts, depth_images=depth_images)
     matrix = (encoded.images.vectors.double() @ encoded.texts.vectors.double().T).numpy()
     assert_close(lists, matrix, positives)
-
-
-class KilledError(Exception):
-    """Stands in for a kill: nothing in the program catches it."""
 
 
 class Mortal(InnerProduct):

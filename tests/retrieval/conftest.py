@@ -18,7 +18,7 @@ from aoq.retrieval.matcher import Matcher
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import train_round
 from tests.conftest import WORDS
-from tests.training.test_round import ROUND, small_recipe
+from tests.training.cases import ROUND, small_recipe
 
 SIZES = {"train": 12, "dev": 5, "test": 5}
 

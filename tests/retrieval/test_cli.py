@@ -14,8 +14,8 @@ from aoq.cli import app
 from aoq.errors import UserError
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.index import Index
+from tests.commands import aoq_process
 from tests.retrieval.conftest import draw_photo
-from tests.test_cli import aoq
 
 
 def run_here(*arguments):
@@ -32,11 +32,11 @@ def run(world, tmp_path):
 
 
 def test_index_then_search_from_the_shell(run, world):
-    made = aoq("index", run, "--splits", "dev", "test")
+    made = aoq_process("index", run, "--splits", "dev", "test")
     assert made.returncode == 0, made.stderr
     assert "indexed 10 images and" in made.stderr
     assert f"next: aoq search {run}" in made.stderr
-    found = aoq("search", run, "a red ball", "--top", 3, "--json")
+    found = aoq_process("search", run, "a red ball", "--top", 3, "--json")
     assert found.returncode == 0, found.stderr
     answer = json.loads(found.stdout)
     assert answer["query"] == {"text": "a red ball", "image": None}

@@ -28,7 +28,7 @@ from aoq.training.two_rounds import run_recipe, train_round
 from tests.conftest import write_precomp
 from tests.kills import die
 from tests.retrieval.conftest import SIZES, draw_photo
-from tests.training.test_round import small_recipe
+from tests.training.cases import small_recipe
 
 
 @pytest.fixture

@@ -8,11 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.config import ModelConfig, parse_memory
-from aoq.data.collate import Collator
-from aoq.data.vocabulary import Vocabulary
+from aoq.config import parse_memory
 from aoq.errors import UserError
-from aoq.models import MODELS, build_model
+from aoq.models import MODELS
 from aoq.scoring.blocks import BLOCK_SIZE, block_size_within
 from aoq.scoring.encoded import EncodedDataset, PackedEncoding, concatenate, encode_dataset
 from aoq.scoring.ensemble import Ensemble
@@ -20,21 +18,7 @@ from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding
 from tests.conftest import uneven_dataset
 from tests.evaluation.cases import ranks_in_blocks
-from tests.scoring.cases import score_blocks
-
-
-def small_model(name, *, vocabulary, **options):
-    torch.manual_seed(0)
-    config = ModelConfig(name=name, joint_width=8, word_width=5, caption_width=6, **options)
-    return build_model(config, feature_width=6, vocabulary_size=len(vocabulary)).eval()
-
-
-def collator_of(dataset):
-    return Collator(dataset, Vocabulary.build(dataset.captions, min_count=1))
-
-
-def vocabulary_of(dataset):
-    return Vocabulary.build(dataset.captions, min_count=1)
+from tests.scoring.cases import collator_of, score_blocks, small_model, vocabulary_of
 
 
 def padded_words(lengths, *, width=3):

@@ -18,7 +18,7 @@ from aoq.scoring.blocks import block_size_within
 from aoq.scoring.encoded import EncodedDataset, encode_dataset
 from aoq.scoring.stored import StoredRows, encode_to_disk, encodings_folder, open_stored
 from tests.conftest import uneven_dataset
-from tests.scoring.test_encoded import collator_of, small_model, vocabulary_of
+from tests.scoring.cases import collator_of, small_model, vocabulary_of
 
 MAPS = Path("/proc/self/maps")
 DATASET = uneven_dataset(images=11)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 from pathlib import Path
 
@@ -20,33 +19,15 @@ from aoq.recipes import load_recipe
 from aoq.sampling import OfflineSampler
 from aoq.storage import RunDirectory, hash_file, locked, read_json_lines
 from aoq.training.checkpoint import load_run
-from aoq.training.imported import PublishedFiles, import_run
+from aoq.training.imported import import_run
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import evaluate_run, mine_run
 from aoq.training.two_rounds import train_round
 from tests.conftest import WORDS
-from tests.models.test_published import content, write
-from tests.training.test_round import small_recipe
+from tests.models.cases import content
+from tests.training.cases import VOCABULARY, published, small_recipe
 
-VOCABULARY = Vocabulary((*SPECIAL_WORDS, *WORDS))
 KINDS = ["scan", "bfan", "vse", "vsrn_coco", "vsrn_f30k", "vsrn_original"]
-
-
-def published(folder, kind="scan", *, vocabulary=VOCABULARY, value=None, **lists):
-    """The files of a program, in a folder of their own."""
-    folder.mkdir(exist_ok=True)
-    checkpoint = value or content(kind, words=len(vocabulary))
-    write(folder / "model_best.pth.tar", checkpoint)
-    if kind.startswith("vsrn"):
-        words = folder / "vocab.pkl"
-        words.write_bytes(pickle.dumps({"word2idx": vocabulary.ids}, 2))
-    else:
-        words = folder / "vocab.json"
-        vocabulary.save(words)
-    places = {name: folder / f"{name}_x_precomp.npy" for name in lists}
-    for name, place in places.items():
-        np.save(place, lists[name])
-    return PublishedFiles(checkpoint=folder / "model_best.pth.tar", vocabulary=words, **places)
 
 
 def published_lists(precomp, *, depth_texts=None, depth_images=None):

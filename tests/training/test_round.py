@@ -8,59 +8,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from aoq.config import (
     LossConfig,
-    ModelConfig,
-    Recipe,
-    RoundConfig,
-    SamplingConfig,
     as_published,
 )
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists
 from aoq.recipes import save_recipe
-from aoq.storage import RunDirectory, read_json_lines
+from aoq.storage import RunDirectory
 from aoq.training import step as step_module
 from aoq.training.checkpoint import load_run
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import evaluate_run, evaluate_runs, mine_run, stored_result
 from aoq.training.two_rounds import run_recipe, train_round
 from tests.conftest import write_precomp
-
-ROUND = RoundConfig(epochs=3, batch_size=16, learning_rate=1e-3, decay_after=2, checkpoint_every=1)
-
-
-def small_recipe(data, **changes) -> Recipe:
-    recipe = Recipe(
-        data=str(data),
-        min_word_count=1,
-        model=ModelConfig(joint_width=8, word_width=5, caption_width=6),
-        round_one=ROUND,
-        round_two=replace(ROUND, loss=LossConfig(name="adap_off_quin")),
-        sampling=SamplingConfig(depth_texts=10, depth_images=4),
-    )
-    return replace(recipe, **changes)
-
-
-def weights(path):
-    return load_file(RunDirectory(path).model)
-
-
-def assert_same_weights(first, second):
-    one, two = weights(first), weights(second)
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[name], two[name]) for name in one)
-
-
-def validations(path):
-    lines = read_json_lines(RunDirectory(path).events)
-    return [
-        {key: value for key, value in line.items() if key not in ("time", "event")}
-        for line in lines
-        if line["event"] == "validation"
-    ]
+from tests.kills import KilledError
+from tests.training.cases import (
+    ROUND,
+    assert_same_weights,
+    small_recipe,
+    validations,
+    weights,
+)
 
 
 def test_a_recipe_runs_both_rounds_and_the_same_seed_gives_the_same_numbers(tmp_path, precomp):
@@ -80,10 +51,6 @@ def test_running_a_finished_recipe_again_does_nothing(tmp_path, precomp):
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("model.*")}
     assert run_recipe(tmp_path / "run", recipe) == result
     assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("model.*")}
-
-
-class KilledError(Exception):
-    """Stands in for a kill: nothing in the program catches it."""
 
 
 @pytest.mark.parametrize("calls", [1, 4, 6, 11])

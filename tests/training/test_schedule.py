@@ -13,7 +13,7 @@ from aoq.training import round as round_module
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import train_round
 from aoq.types import Encoding
-from tests.training.test_round import small_recipe, validations, weights
+from tests.training.cases import small_recipe, validations, weights
 
 
 def with_round_one(recipe, **changes):

@@ -17,8 +17,8 @@ import pytest
 from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, read_json_lines
 from aoq.training.two_rounds import run_recipe
+from tests.training.cases import small_recipe, weights
 from tests.training.steps_together import CASES, STEPS, train
-from tests.training.test_round import small_recipe, weights
 
 ROOT = Path(__file__).parents[2]
 

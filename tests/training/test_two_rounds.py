@@ -25,7 +25,8 @@ from aoq.training.two_rounds import run_recipe, train_round
 from aoq.types import Encoding
 from aoq.web.history import curves
 from tests.conftest import write_precomp
-from tests.training.test_round import assert_same_weights, small_recipe, validations, weights
+from tests.kills import KilledError
+from tests.training.cases import assert_same_weights, small_recipe, validations, weights
 
 
 def events(path, kind):
@@ -291,9 +292,6 @@ def test_patience_within_an_epoch_ends_there_and_a_continued_round_ends_alike(
     state = train_round(tmp_path / "whole", recipe, data, which="one")
     assert state.waited == 2
     assert len(events(tmp_path / "whole", "stopped_early")) == 1
-
-    class KilledError(Exception):
-        """Stands in for a kill."""
 
     real, count = round_module.evaluate, 0
 

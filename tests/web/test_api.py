@@ -34,7 +34,7 @@ from aoq.web.refusals import RefusedError
 from aoq.web.server import running
 from aoq.web.uploads import Uploads
 from tests.conftest import write_precomp
-from tests.training.test_round import small_recipe
+from tests.training.cases import small_recipe
 from tests.web.conftest import picture_bytes, proposed_by_vsrn
 
 VSRN, BFAN = "vsrn-round-two", "bfan-round-two"

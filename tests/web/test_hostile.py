@@ -17,10 +17,9 @@ from starlette.responses import JSONResponse
 
 from aoq.data.pictures import open_picture, upright
 from aoq.web.guard import LOOPBACK_NAMES, SECURITY_HEADERS, KnownVisitors
+from tests.web.cases import MULTIPART, RUN, UPLOAD, assert_refused, parsed
 from tests.web.conftest import picture_bytes
 
-RUN = "vsrn-round-two"
-UPLOAD = f"/api/runs/{RUN}/texts"
 MB = 1_000_000
 
 
@@ -29,21 +28,6 @@ def still_answers(client):
     """Whatever was sent, the next visitor is served."""
     yield
     assert client.get("/api/status").status_code == 200
-
-
-def assert_refused(answer: httpx.Response, *statuses: int) -> str:
-    """A sentence with one of these statuses, and all headers; the sentence."""
-    assert answer.status_code in statuses, (answer.status_code, answer.text[:300])
-    body = answer.json()
-    assert body.keys() == {"error"}
-    sentence = body["error"]
-    assert sentence[0].isupper() or not sentence[0].isalpha()
-    assert sentence.endswith(".")
-    assert "Traceback" not in sentence
-    assert "/tmp" not in sentence, "a place on this machine"
-    for name, value in SECURITY_HEADERS.items():
-        assert answer.headers[name] == value
-    return sentence
 
 
 def png_claiming(width: int, height: int) -> bytes:
@@ -130,7 +114,6 @@ FIELD = b'Content-Disposition: form-data; name="picture"\r\n\r\nwords'
 NAMELESS = b"Content-Disposition: form-data\r\n\r\n" + JPEG
 HUGE_NAME = PART.replace(b"a.jpg", b"a" * 2 * MB)
 MANY_HEADERS = b"".join(b"X-%d: y\r\n" % n for n in range(5000)) + PART
-MULTIPART = "multipart/form-data; boundary=x"
 WRONG_FORMS = {
     "nothing": (MULTIPART, b""),
     "no end": (MULTIPART, form(PART, end=b"")),
@@ -191,12 +174,6 @@ def send(server: str, request: bytes, *, seconds: float = 10.0) -> bytes:
         while piece := connection.recv(65_536):
             received += piece
     return received
-
-
-def parsed(received: bytes) -> httpx.Response:
-    head, _, body = received.partition(b"\r\n\r\n")
-    headers = [tuple(line.split(b": ", 1)) for line in head.split(b"\r\n")[1:]]
-    return httpx.Response(int(head.split()[1]), content=body, headers=headers)
 
 
 def test_a_declared_length_that_is_too_large_is_refused_before_it_is_sent(server):

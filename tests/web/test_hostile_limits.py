@@ -19,8 +19,8 @@ from aoq.web.app import make_app
 from aoq.web.guard import Bounded, WithSecurityHeaders
 from aoq.web.limits import Limits
 from aoq.web.server import running
+from tests.web.cases import MULTIPART, UPLOAD, assert_refused, parsed
 from tests.web.conftest import many_scans, picture_bytes
-from tests.web.test_hostile import MULTIPART, UPLOAD, assert_refused, parsed
 
 ENTRIES = "/api/runs/vsrn-round-two/entries"
 
