@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aoq.config import Recipe as Recipe
     from aoq.data.collate import Collator as Collator
     from aoq.data.dataset import PairDataset as PairDataset
-    from aoq.data.dataset import open_dataset as open_dataset
+    from aoq.data.opening import open_dataset as open_dataset
     from aoq.errors import UserError as UserError
     from aoq.evaluation.protocols import evaluate as evaluate
     from aoq.losses import BatchScores as BatchScores
@@ -67,7 +67,7 @@ _HOMES = {
     "load_recipe": "aoq.recipes",
     "load_run": "aoq.training.checkpoint",
     "mine_run": "aoq.training.trained",
-    "open_dataset": "aoq.data.dataset",
+    "open_dataset": "aoq.data.opening",
     "open_training_data": "aoq.training.inputs",
     "run_recipe": "aoq.training.two_rounds",
 }

@@ -13,9 +13,9 @@ from PIL import Image
 from aoq.data.bottom_up import BottomUpFile
 from aoq.data.build import build_dataset, build_from_regions, build_scenes
 from aoq.data.check import check_dataset
-from aoq.data.dataset import open_dataset, splits_of, training_captions
 from aoq.data.extract import extract_pictures
 from aoq.data.formats import Record
+from aoq.data.opening import open_dataset, splits_of, training_captions
 from aoq.data.region_tables import KeptRegions, RegionFolder, region_folder, write_folder
 from aoq.data.regions import DEFAULT_SOURCE, RegionSource, dataset_boxes, grid_boxes
 from aoq.errors import UserError

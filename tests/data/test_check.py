@@ -12,8 +12,8 @@ import pytest
 from aoq.cli import app
 from aoq.config import Recipe
 from aoq.data.check import check_dataset
-from aoq.data.dataset import open_dataset, training_captions
 from aoq.data.findings import Finding, Report
+from aoq.data.opening import open_dataset, training_captions
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
 from aoq.recipes import save_recipe

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from aoq.data.dataset import PairDataset, open_dataset, splits_of, training_captions
+from aoq.data.dataset import PairDataset
+from aoq.data.opening import open_dataset, splits_of, training_captions
 from aoq.errors import UserError
 from aoq.evaluation.protocols import first_texts
 from aoq.types import Ids

@@ -11,7 +11,7 @@ import pytest
 from cyclopts import CycloptsError
 
 from aoq.cli import app
-from aoq.data.dataset import open_dataset
+from aoq.data.opening import open_dataset
 from aoq.data.region_tables import RegionFolder
 from aoq.data.regions import RegionSource, dataset_boxes
 from aoq.errors import UserError

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aoq.data.dataset import open_dataset, splits_of, training_captions
+from aoq.data.opening import open_dataset, splits_of, training_captions
 from aoq.data.precomp import read_captions, read_ids
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError

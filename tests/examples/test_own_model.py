@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import aoq
-from aoq.data.dataset import training_captions
+from aoq.data.opening import training_captions
 from aoq.data.vocabulary import Vocabulary
 from aoq.training.checkpoint import load_own_model
 from examples.own_model import TwoTowers, main

@@ -17,7 +17,7 @@ from PIL import Image
 
 from aoq.config import ModelConfig
 from aoq.data.collate import Collator
-from aoq.data.dataset import open_dataset
+from aoq.data.opening import open_dataset
 from aoq.errors import UserError
 from aoq.evaluation.bootstrap import Interval, paired_bootstrap
 from aoq.evaluation.metrics import PAPER_FIGURES

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from aoq.data.collate import Collator
-from aoq.data.dataset import open_dataset
+from aoq.data.opening import open_dataset
 from aoq.data.vocabulary import SPECIAL_WORDS, Vocabulary
 from aoq.models.checkpoints import PARTS
 from aoq.training.checkpoint import load_run

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.data.dataset import open_dataset
+from aoq.data.opening import open_dataset
 from aoq.errors import UserError
 from aoq.retrieval.index import Index, IndexChangedError
 from aoq.retrieval.indexing import (

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from aoq.config import SamplingConfig
-from aoq.data.dataset import open_dataset
+from aoq.data.opening import open_dataset
 from aoq.data.vocabulary import SPECIAL_WORDS, Vocabulary
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists

@@ -18,7 +18,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import aoq
-from aoq.data.dataset import open_dataset
+from aoq.data.opening import open_dataset
 from aoq.data.regions import PictureReader
 from aoq.errors import UserError
 from aoq.experiments.runs import RunSummary

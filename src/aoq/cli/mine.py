@@ -218,7 +218,7 @@ def export(
 
 def _open_lists(lists: Path, data: Path | None) -> tuple[CandidateLists, PairDataset]:
     """Lists and the training set they belong to."""
-    from aoq.data.dataset import open_dataset
+    from aoq.data.opening import open_dataset
     from aoq.mining.candidates import CandidateLists
     from aoq.recipes import load_recipe
     from aoq.storage import RunDirectory

@@ -18,10 +18,10 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from aoq.data.dataset import VERSION, boxes_file, is_ours
 from aoq.data.extract import WORKERS, extract_pictures
 from aoq.data.folders import place_in, refuse_taken, written_folder
 from aoq.data.formats import Record, read_records
+from aoq.data.opening import VERSION, boxes_file, is_ours
 from aoq.data.region_tables import KeptRegions, RegionTable, rows_of, write_rows
 from aoq.data.regions import DEFAULT_SOURCE, RegionSource
 from aoq.errors import raise_problems

@@ -17,9 +17,9 @@ import numpy as np
 
 from aoq.data import check_captions, check_images
 from aoq.data.check_images import Scan
-from aoq.data.dataset import (
-    Features,
-    PairDataset,
+from aoq.data.dataset import Features, PairDataset
+from aoq.data.findings import Finding, Report, SplitFacts, error, warning
+from aoq.data.opening import (
     features_file,
     is_built,
     map_features,
@@ -27,7 +27,6 @@ from aoq.data.dataset import (
     read_manifest,
     splits_of,
 )
-from aoq.data.findings import Finding, Report, SplitFacts, error, warning
 from aoq.data.precomp import CAPTIONS_PER_IMAGE, captions_file
 from aoq.data.readers import byte_string_problems, read_lines, shown
 from aoq.errors import UserError, all_problems

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from aoq.data.check_images import TEST_SETS, earlier_splits
-from aoq.data.dataset import PairDataset, is_built
+from aoq.data.dataset import PairDataset
 from aoq.data.findings import Finding, error, warning
+from aoq.data.opening import is_built
 from aoq.data.precomp import captions_file, vocabulary_files
 from aoq.data.published_vocabulary import read_vocabulary
 from aoq.data.readers import shown

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from aoq.data.dataset import PairDataset, features_file, is_built
+from aoq.data.dataset import PairDataset
 from aoq.data.findings import Finding, error, warning
+from aoq.data.opening import features_file, is_built
 from aoq.data.resemblance import Vectors, look_alikes
 
 TEST_SETS = {"test", "testall"}

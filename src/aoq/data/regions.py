@@ -25,7 +25,7 @@ from aoq.data.backbones import (
     Regions,
     load_backbone,
 )
-from aoq.data.dataset import boxes_file, features_file, is_built, map_features, read_manifest
+from aoq.data.opening import boxes_file, features_file, is_built, map_features, read_manifest
 from aoq.data.pictures import Canvas, Picture, Pixels, decode
 from aoq.data.readers import shown
 from aoq.errors import UserError

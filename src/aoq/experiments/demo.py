@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aoq.config import LossName, Recipe
-from aoq.data.dataset import open_dataset
+from aoq.data.opening import open_dataset
 from aoq.errors import UserError, require_packages
 from aoq.experiments.lanes import Job, Part, run_side_by_side
 from aoq.experiments.report.page import Report

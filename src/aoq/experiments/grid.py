@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from aoq.data.check import check_dataset
-from aoq.data.dataset import open_dataset
+from aoq.data.opening import open_dataset
 from aoq.experiments.cells import Cell, plan_grid
 from aoq.experiments.definitions import Definition
 from aoq.experiments.lanes import Job, run_side_by_side

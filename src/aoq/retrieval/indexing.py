@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aoq.data.dataset import PairDataset, open_dataset, splits_of
+from aoq.data.dataset import PairDataset
+from aoq.data.opening import open_dataset, splits_of
 from aoq.data.regions import RegionSource
 from aoq.errors import UserError
 from aoq.retrieval.encoder import QueryEncoder

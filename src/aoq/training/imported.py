@@ -17,7 +17,8 @@ from torch import nn
 
 from aoq.config import LossConfig, ModelConfig, ModelName, Recipe, RoundConfig
 from aoq.data.check import byte_string_captions
-from aoq.data.dataset import PairDataset, open_dataset, splits_of
+from aoq.data.dataset import PairDataset
+from aoq.data.opening import open_dataset, splits_of
 from aoq.data.published_vocabulary import byte_string_words, read_vocabulary
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError

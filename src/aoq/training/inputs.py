@@ -12,7 +12,7 @@ import torch
 from aoq.config import ModelConfig, Recipe
 from aoq.data.check import check_dataset
 from aoq.data.collate import Collator
-from aoq.data.dataset import open_dataset, splits_of, training_captions
+from aoq.data.opening import open_dataset, splits_of, training_captions
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
 from aoq.models import build_model

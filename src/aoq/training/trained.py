@@ -12,7 +12,8 @@ from typing import Any
 
 from aoq.config import MiningConfig
 from aoq.data.collate import Collator
-from aoq.data.dataset import PairDataset, open_dataset
+from aoq.data.dataset import PairDataset
+from aoq.data.opening import open_dataset
 from aoq.errors import UserError
 from aoq.evaluation.kept_ranks import keep_ranks
 from aoq.evaluation.metrics import Metrics

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from aoq.data.dataset import PairDataset, open_dataset
+from aoq.data.dataset import PairDataset
+from aoq.data.opening import open_dataset
 from aoq.errors import UserError
 from aoq.experiments.inspection import Anchor, EntryKind, anchor_list, provenance_rows
 from aoq.mining.candidates import CandidateLists

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aoq.data.dataset import PairDataset, open_dataset
+from aoq.data.dataset import PairDataset
+from aoq.data.opening import open_dataset
 from aoq.errors import UserError
 from aoq.evaluation.online_share import BATCH_SIZES, OnlineShare, online_shares
 from aoq.experiments.cells import Cell, plan_grid

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from aoq.config import LossConfig, RoundConfig
 from aoq.data.collate import Collator
-from aoq.data.dataset import PairDataset, open_dataset
+from aoq.data.dataset import PairDataset
+from aoq.data.opening import open_dataset
 from aoq.data.vocabulary import Vocabulary
 from aoq.losses import BatchScores
 from aoq.mining.candidates import CandidateLists
