@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aoq.data.readers import read_entries, read_lines, read_text, shown
+from aoq.data.brought import read_lines, read_text, shown
+from aoq.data.readers import read_entries
 from aoq.errors import UserError
 
 LINE = {"image": "a.jpg", "caption": "a cat", "split": "train"}

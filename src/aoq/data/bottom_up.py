@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aoq.data.backbones import Regions
-from aoq.data.readers import shown
+from aoq.data.brought import shown
 from aoq.data.regions import Boxes, RegionSource
 from aoq.errors import UserError, raise_problems
 from aoq.progress import progress_bar

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from aoq.data import check_captions, check_images
+from aoq.data.brought import byte_string_problems, read_lines, shown
 from aoq.data.check_images import Scan
 from aoq.data.dataset import Features, PairDataset
 from aoq.data.findings import Finding, Report, SplitFacts, error, warning
@@ -28,7 +29,6 @@ from aoq.data.opening import (
     splits_of,
 )
 from aoq.data.precomp import CAPTIONS_PER_IMAGE, captions_file
-from aoq.data.readers import byte_string_problems, read_lines, shown
 from aoq.errors import UserError, all_problems
 from aoq.progress import progress_bar
 from aoq.storage import MANIFEST, hash_file

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from aoq.data.brought import shown
 from aoq.data.check_images import TEST_SETS, earlier_splits
 from aoq.data.dataset import PairDataset
 from aoq.data.findings import Finding, error, warning
 from aoq.data.opening import is_built
 from aoq.data.precomp import captions_file, vocabulary_files
 from aoq.data.published_vocabulary import read_vocabulary
-from aoq.data.readers import shown
 from aoq.data.resemblance import WordSets, words_of
 from aoq.data.vocabulary import SPECIAL_WORDS, tokenize
 from aoq.errors import UserError

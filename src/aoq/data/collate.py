@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aoq.data.brought import shown
 from aoq.data.dataset import PairDataset
-from aoq.data.readers import shown
 from aoq.data.vocabulary import PAD, UNKNOWN, Vocabulary
 from aoq.errors import UserError
 from aoq.types import Ids, Texts

@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from aoq.data.readers import shown
+from aoq.data.brought import shown
 from aoq.errors import UserError, raise_problems
 from aoq.types import Ids, Positives
 

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from aoq.data.backbones import GRID, Regions
+from aoq.data.brought import is_text
 from aoq.data.pictures import (
     Canvas,
     Fault,
@@ -36,7 +37,6 @@ from aoq.data.pictures import (
     find_fault,
     unreadable,
 )
-from aoq.data.readers import is_text
 from aoq.data.regions import RegionSource, one_core_each, pool_regions
 from aoq.errors import UserError, raise_problems
 from aoq.progress import progress_bar, track

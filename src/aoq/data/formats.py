@@ -14,16 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from aoq.data.brought import byte_string_problems, is_file, normal_name, read_lines
 from aoq.data.names import NameHints
 from aoq.data.pictures import find_pictures
-from aoq.data.readers import (
-    Entry,
-    byte_string_problems,
-    is_file,
-    normal_name,
-    read_entries,
-    read_lines,
-)
+from aoq.data.readers import Entry, read_entries
 from aoq.errors import UserError, raise_problems
 from aoq.progress import warn
 from aoq.storage import hash_file

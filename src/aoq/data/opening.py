@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from aoq.data.brought import json_fault, parse_json, read_text, shown, wrong_fields
 from aoq.data.dataset import ROWS_SAMPLED, Array, PairDataset, no_pair, without_partner
 from aoq.data.precomp import CAPTIONS_PER_IMAGE, captions_file, read_captions, read_ids
-from aoq.data.readers import json_fault, parse_json, read_text, shown, wrong_fields
 from aoq.errors import UserError, all_problems, raise_problems
 from aoq.storage import MANIFEST
 from aoq.types import SPLITS, Positives

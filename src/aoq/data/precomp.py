@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from aoq.data.brought import read_lines, shown
 from aoq.data.published_vocabulary import read_vocabulary
-from aoq.data.readers import read_lines, shown
 from aoq.data.vocabulary import END, PAD, START, UNKNOWN, Vocabulary
 from aoq.errors import UserError, raise_problems
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from aoq.data.readers import shown
+from aoq.data.brought import shown
 from aoq.data.vocabulary import SPECIAL_WORDS, Vocabulary
 from aoq.errors import UserError
 

@@ -19,12 +19,12 @@ from typing import Any, Protocol, Self, cast
 import numpy as np
 
 from aoq.data.backbones import Regions
+from aoq.data.brought import json_fault, parse_json, read_text, shown, wrong_fields
 from aoq.data.dataset import Array
 from aoq.data.extract import load_regions
 from aoq.data.folders import written_folder
 from aoq.data.opening import map_features
 from aoq.data.pictures import picture_size
-from aoq.data.readers import json_fault, parse_json, read_text, shown, wrong_fields
 from aoq.data.regions import Boxes, RegionSource, grid_boxes
 from aoq.errors import UserError, raise_problems
 from aoq.progress import track

@@ -25,9 +25,9 @@ from aoq.data.backbones import (
     Regions,
     load_backbone,
 )
+from aoq.data.brought import shown
 from aoq.data.opening import boxes_file, features_file, is_built, map_features, read_manifest
 from aoq.data.pictures import Canvas, Picture, Pixels, decode
-from aoq.data.readers import shown
 from aoq.errors import UserError
 
 GRIDS = (1, 2, 3, 6)  # what the kept grid can be pooled to: whole cells only

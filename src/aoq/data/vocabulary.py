@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aoq.data.readers import is_text, parse_json
+from aoq.data.brought import is_text, parse_json
 from aoq.errors import UserError
 from aoq.storage import write_json
 

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 from aoq.config import MiningConfig
+from aoq.data.brought import shown
 from aoq.data.dataset import PairDataset
-from aoq.data.readers import shown
 from aoq.errors import UserError, require_packages
 from aoq.evaluation.folds import SomeRows
 from aoq.mining.candidates import Provenance

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from aoq.data.backbones import Regions
+from aoq.data.brought import is_text, shown
 from aoq.data.collate import Collator
 from aoq.data.dataset import Features, PairDataset
 from aoq.data.pictures import Picture, Pixels
-from aoq.data.readers import is_text, shown
 from aoq.data.regions import PictureReader, RegionSource
 from aoq.data.vocabulary import Vocabulary, tokenize
 from aoq.errors import UserError

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from aoq.data.readers import parse_json
+from aoq.data.brought import parse_json
 from aoq.data.regions import Boxes, RegionSource, grid_boxes
 from aoq.errors import UserError
 from aoq.scoring.encoded import Kind

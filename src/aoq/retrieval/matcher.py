@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from aoq.data.brought import shown
 from aoq.data.pictures import Picture, Pixels
-from aoq.data.readers import shown
 from aoq.data.regions import Boxes, PictureReader
 from aoq.errors import UserError
 from aoq.retrieval.encoder import QueryEncoder, QueryError, ReadPicture, ReadText, trained_round

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from aoq.data.brought import read_lines
 from aoq.data.dataset import PairDataset
-from aoq.data.readers import read_lines
 from aoq.errors import UserError, raise_problems
 from aoq.progress import progress_bar, warn
 from aoq.retrieval.encoder import QueryEncoder, only_texts
