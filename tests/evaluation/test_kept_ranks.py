@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from aoq.evaluation.kept_ranks import keep_ranks, kept_ranks
+from aoq.evaluation.kept_ranks import keep_ranks, kept_ranks, ranks_file
 from aoq.evaluation.protocols import JudgedFold
 from aoq.evaluation.ranks import PairRanks
 from tests.conftest import uneven_dataset
@@ -20,8 +20,8 @@ def ranked(dataset):
 def test_kept_ranks_give_the_same_figures(tmp_path):
     dataset = uneven_dataset()
     fold = ranked(dataset)
-    keep_ranks(tmp_path, fold, model="abc", dataset=dataset)
-    found = kept_ranks(tmp_path, model="abc", dataset=dataset)
+    keep_ranks(tmp_path / "ranks/all.safetensors", fold)
+    found = kept_ranks(tmp_path / "ranks/all.safetensors", dataset)
     assert found.metrics == fold.metrics
     np.testing.assert_array_equal(found.pair_ranks.images, fold.pair_ranks.images)
     np.testing.assert_array_equal(found.pair_ranks.texts, fold.pair_ranks.texts)
@@ -29,16 +29,21 @@ def test_kept_ranks_give_the_same_figures(tmp_path):
 
 def test_another_model_data_set_or_split_finds_nothing(tmp_path):
     dataset = uneven_dataset()
-    keep_ranks(tmp_path, ranked(dataset), model="abc", dataset=dataset)
-    assert kept_ranks(tmp_path, model="abd", dataset=dataset) is None
-    assert kept_ranks(tmp_path, model="abc", dataset=uneven_dataset(seed=1)) is None
-    assert kept_ranks(tmp_path, model="abc", dataset=replace(dataset, split="dev")) is None
-    assert kept_ranks(tmp_path / "elsewhere", model="abc", dataset=dataset) is None
+    keep_ranks(ranks_file(tmp_path, model="abc", dataset=dataset), ranked(dataset))
+
+    def found(*, model="abc", dataset=dataset, run=tmp_path):
+        return kept_ranks(ranks_file(run, model=model, dataset=dataset), dataset)
+
+    assert found() is not None
+    assert found(model="abd") is None
+    assert found(dataset=uneven_dataset(seed=1)) is None
+    assert found(dataset=replace(dataset, split="dev")) is None
+    assert found(run=tmp_path / "elsewhere") is None
 
 
 def test_a_damaged_file_is_as_good_as_none(tmp_path):
     dataset = uneven_dataset()
-    keep_ranks(tmp_path, ranked(dataset), model="abc", dataset=dataset)
-    (file,) = (tmp_path / "ranks").iterdir()
+    file = tmp_path / "all.safetensors"
+    keep_ranks(file, ranked(dataset))
     file.write_bytes(file.read_bytes()[:-4])
-    assert kept_ranks(tmp_path, model="abc", dataset=dataset) is None
+    assert kept_ranks(file, dataset) is None

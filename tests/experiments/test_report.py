@@ -369,6 +369,21 @@ def test_without_runs_there_are_tables_and_curves(made, tmp_path, capsys):
     assert float(second["rsum_more"]) == pytest.approx(float(second["rsum"]) - float(first["rsum"]))
 
 
+def test_ranks_beside_the_results_give_what_the_runs_gave(made, report, tmp_path):
+    """Without runs only scores, examples and the negatives of batches are missing."""
+    _, _, out = made
+    shutil.copy(results_file(out), tmp_path / "results.jsonl")
+    shutil.copytree(out / "ranks", tmp_path / "ranks")
+    found = read(made, out=tmp_path)
+    assert rows_csv(found.shown) == rows_csv(report.shown)
+    assert [row.label for row in found.shown if row.resampled is None] == []
+    assert not any(training.runs for row in found.shown for training in row.trainings)
+    found.write(tmp_path / "report")
+    figures = {path.name for path in (tmp_path / "report/figures").iterdir()}
+    assert {"curves-1.png", "cross-retrieval-1.png"} <= figures
+    assert "scores-1.png" not in figures
+
+
 @pytest.fixture
 def noted(made, tmp_path):
     """Writes results that nobody trained, of an experiment with these choices; reads the report."""

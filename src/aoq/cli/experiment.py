@@ -86,7 +86,7 @@ def experiment(
     again = command("experiment", name, "--data", data or "FOLDER", "--out", out, *elsewhere)
 
     def show() -> None:
-        lines = read_results(results, definition.name)
+        lines = read_results(results, definition)
         chosen = chosen_rows(definition, lines)
         cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows, chosen=chosen)
         Console(highlight=False).print(grid_table(definition, cells, lines))

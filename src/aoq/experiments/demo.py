@@ -19,7 +19,7 @@ from aoq.data.opening import open_dataset
 from aoq.errors import UserError, require_packages
 from aoq.experiments.lanes import Job, Part, run_side_by_side
 from aoq.experiments.report.page import Report
-from aoq.experiments.report.rows import ResultRow, Training, judged
+from aoq.experiments.report.rows import ResultRow, Training
 from aoq.experiments.report.scores import TeacherBatches
 from aoq.experiments.results import machine, read_pace
 from aoq.progress import say
@@ -27,7 +27,7 @@ from aoq.recipes import load_recipe, scenes_recipe
 from aoq.storage import MANIFEST, ROUND_ONE, RunDirectory
 from aoq.training.checkpoint import load_run
 from aoq.training.inputs import open_training_data
-from aoq.training.trained import judge_once, stored_result
+from aoq.training.trained import judge_once, ranks_of, stored_result
 from aoq.training.two_rounds import TwoRounds, alone_in, prepare_run, train_round
 
 SETTINGS: dict[str, LossName] = {
@@ -164,7 +164,7 @@ def demo_report(out: Path, recipe: Recipe, settings: Sequence[Setting], *, size:
                         seed=recipe.seed,
                         figures=setting.result,
                         runs=(setting.folder,),
-                        ranks=judged([setting.folder], dataset, data=data),
+                        ranks=ranks_of([setting.folder], dataset, data=data),
                         line={"curve": setting.curve},
                     ),
                 ),

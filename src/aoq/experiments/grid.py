@@ -13,13 +13,16 @@ from typing import Any
 import torch
 
 from aoq.data.check import check_dataset
+from aoq.data.dataset import PairDataset
 from aoq.data.opening import open_dataset
+from aoq.evaluation.kept_ranks import keep_ranks
 from aoq.experiments.cells import Cell, plan_grid
 from aoq.experiments.definitions import Definition
 from aoq.experiments.lanes import Job, run_side_by_side
 from aoq.experiments.results import (
     chosen_rows,
     is_stale,
+    ranks_beside,
     read_results,
     result_line,
     results_file,
@@ -35,7 +38,7 @@ from aoq.storage import (
     hash_file,
 )
 from aoq.training.inputs import open_training_data
-from aoq.training.trained import mine_run
+from aoq.training.trained import mine_run, ranks_of
 from aoq.training.two_rounds import prepare_run, run_recipe
 
 
@@ -61,14 +64,14 @@ def run_grid(
     for warning in report.warnings:
         warn(warning)
     results = results or results_file(out)
-    fingerprint = open_dataset(data, "train").fingerprint
+    dataset = open_dataset(data, "train")
 
     def plan() -> list[Cell]:
-        chosen = chosen_rows(definition, read_results(results, definition.name), fingerprint)
+        chosen = chosen_rows(definition, read_results(results, definition), dataset.contents)
         return plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows, chosen=chosen)
 
     run = partial(
-        _run_cells, definition, results=results, fingerprint=fingerprint, lanes=lanes, force=force
+        _run_cells, definition, results=results, dataset=dataset, lanes=lanes, force=force
     )
     cells = plan()
     problems = run(cells)
@@ -82,32 +85,38 @@ def _run_cells(
     cells: Sequence[Cell],
     *,
     results: Path,
-    fingerprint: str,
+    dataset: PairDataset,
     lanes: int | None,
     force: bool,
 ) -> dict[str, str]:
-    lines = read_results(results, definition.name)
+    lines = read_results(results, definition)
     told = {cell.name for cell in cells if (cell.label, cell.recipe.seed) in lines}
-    stale = {cell.name for cell in cells if is_stale(cell, lines, fingerprint)}
+    stale = {cell.name for cell in cells if is_stale(cell, lines, dataset.contents)}
     for name in sorted(stale):
         warn(
             f"{name} has a result of other settings or data in {results}; it "
             f"{'is done again' if force else 'stays: add --force to do it again'}."
         )
-    anew = _anew(cells, told - stale, fingerprint) if force else set()
+    anew = _anew(cells, told - stale, dataset.fingerprint) if force else set()
     done = told - anew - (stale if force else set())
     todo = _with_needs([cell for cell in cells if cell.is_row and cell.name not in done], cells)
     mining = {cell.teacher.name for cell in todo if cell.teacher is not None}
+    new_rows = {cell.name for cell in todo if cell.is_row} - done
     jobs = {
         cell.name: Job(
             cell.name,
-            partial(run_cell, cell, mine=cell.name in mining, force=cell.name in anew),
+            partial(
+                run_cell,
+                cell,
+                results=results if cell.name in new_rows else None,
+                mine=cell.name in mining,
+                force=cell.name in anew,
+            ),
             cell.parts,
             after=tuple(dict.fromkeys(need.name for need in cell.needs)),
         )
         for cell in todo
     }
-    new_rows = {cell.name for cell in todo if cell.is_row} - done
 
     def note(job: Job, line: dict[str, Any]) -> None:
         if job.name in new_rows:
@@ -119,17 +128,31 @@ def _run_cells(
     return run_side_by_side(list(jobs.values()), title=definition.name, lanes=lanes, when_done=note)
 
 
-def run_cell(cell: Cell, *, mine: bool = False, force: bool = False) -> dict[str, Any]:
-    """Run a cell, or what is left of it, and mine with it if others need its lists."""
+def run_cell(
+    cell: Cell, *, results: Path | None = None, mine: bool = False, force: bool = False
+) -> dict[str, Any]:
+    """Run a cell, or what is left of it, and mine with it if others need its lists.
+
+    The line for its results is what it returns; its ranks are kept beside them.
+    """
     trained_before = not force and cell.is_trained
     if force:
         prepare_run(cell.folder, cell.recipe, force=True, reads=cell.recipe.files)
     if cell.beginner is not None:
         _take_round_one(cell, cell.beginner)
-    run_recipe(cell.folder, cell.recipe, data=open_training_data(cell.recipe, checked=True))
+    data = open_training_data(cell.recipe, checked=True)
+    run_recipe(cell.folder, cell.recipe, data=data)
     if mine and not cell.lists.exists():
         mine_run(cell.folder / ROUND_ONE, cell.lists, config=cell.recipe.mining)
-    return result_line(cell, threads=None if trained_before else torch.get_num_threads())
+    if results is not None:
+        judged_on = (data.test or data.dev).dataset
+        ranks = ranks_of([cell.last_round], judged_on, data=None)
+        keep_ranks(ranks_beside(results, cell.digest, split=judged_on.split), ranks)
+    return result_line(
+        cell,
+        contents=data.train.dataset.contents,
+        threads=None if trained_before else torch.get_num_threads(),
+    )
 
 
 def _told(line: Mapping[str, Any]) -> str:

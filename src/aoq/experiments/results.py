@@ -1,13 +1,16 @@
 """What the cells of an experiment came to: one line of a results file each, written when it ends.
 
 A cell that has its line is done. Lines carry a digest of the settings, so that a line of other
-settings than the experiment has is told from one that counts.
+settings than the experiment has is told from one that counts, and so that experiments which share
+a file share what they have in common. The ranks behind each line lie beside the file: with both,
+tables with intervals can be made where the runs are not.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +27,7 @@ from aoq.experiments.cells import Cell, plan_grid
 from aoq.experiments.definitions import Definition
 from aoq.experiments.runs import RunSummary
 from aoq.progress import warn
-from aoq.storage import RunDirectory, read_json_lines
+from aoq.storage import RunDirectory, hash_parts, read_json_lines
 
 Results = Mapping[tuple[str, int], Mapping[str, Any]]
 _NEEDED = ("row", "seed", "dev", "test", "seconds")
@@ -35,43 +38,56 @@ def results_file(out: Path) -> Path:
     return out / "results.jsonl"
 
 
-def read_results(path: Path, experiment: str) -> Results:
-    """The lines of an experiment by row and seed; of several, the last."""
-    found = {}
+def read_results(path: Path, definition: Definition) -> Results:
+    """The lines of an experiment by row and seed; of several, the last.
+
+    One with the settings of the row counts, whichever experiment wrote it; else one of that name.
+    """
+    lines = []
     for line in read_json_lines(path):
-        if line.get("experiment") != experiment:
-            continue
         missing = [name for name in _NEEDED if name not in line]
-        if missing:
-            warn(f"{path}: a line of {experiment} without {', '.join(missing)} is left out.")
-            continue
-        found[line["row"], line["seed"]] = line
+        if not missing:
+            lines.append(line)
+        elif line.get("experiment") == definition.name:
+            warn(f"{path}: a line of {definition.name} without {', '.join(missing)} is left out.")
+    own = [line for line in lines if line.get("experiment") == definition.name]
+    found = {(line["row"], line["seed"]): line for line in own}
+    by_digest = {line.get("digest"): line for line in lines}
+    seeds = sorted({line["seed"] for line in lines}, key=str)
+    rows = [row.label for row in definition.rows]
+    for cell in plan_grid(definition, out=Path(), seeds=seeds, rows=rows) if seeds else ():
+        if cell.is_row and cell.digest in by_digest:
+            found[cell.label, cell.recipe.seed] = by_digest[cell.digest]
     return found
 
 
+def ranks_beside(results: Path, *digests: str, split: str) -> Path:
+    """Where the ranks of a training are kept for its line, or those of several as an ensemble."""
+    key = digests[0] if len(digests) == 1 else hash_parts(" ".join(digests).encode())
+    return results.parent / "ranks" / f"{split}-{key[:16]}.safetensors"
+
+
 def choices_made(
-    definition: Definition, lines: Results, fingerprint: str | None = None
+    definition: Definition, lines: Results, contents: str | None = None
 ) -> dict[str, dict[str, float]]:
     """By the label of each choice, what `Choice.chosen` makes of the lines that fit."""
     rsums = {
         key: line["dev"]["rsum"]
         for cell in plan_grid(definition, out=Path())
         if (line := lines.get(key := (cell.label, cell.recipe.seed))) is not None
-        and not is_stale(cell, lines, fingerprint)
+        and not is_stale(cell, lines, contents)
     }
     return {choice.label: choice.chosen(rsums) for choice in definition.choices}
 
 
-def chosen_rows(
-    definition: Definition, lines: Results, fingerprint: str | None = None
-) -> list[str]:
+def chosen_rows(definition: Definition, lines: Results, contents: str | None = None) -> list[str]:
     """The labels of the rows that were chosen so far, which are trained with all seeds."""
-    made = choices_made(definition, lines, fingerprint)
+    made = choices_made(definition, lines, contents)
     return [next(iter(means)) for means in made.values() if means]
 
 
 def comparable(
-    cells: Sequence[Cell], lines: Results, fingerprint: str | None = None
+    cells: Sequence[Cell], lines: Results, contents: str | None = None
 ) -> tuple[str, Results]:
     """The split that a table is about, and the lines that can stand in it.
 
@@ -86,7 +102,7 @@ def comparable(
     unlike = {
         key: "is of other settings" if is_stale(cell, lines) else "is of another data set"
         for key, cell in own.items()
-        if is_stale(cell, lines, fingerprint)
+        if is_stale(cell, lines, contents)
     }
     split = judged_split([lines[key] for key in own if key not in unlike])
     unlike |= {
@@ -123,8 +139,8 @@ def read_pace(run: Path) -> Pace:
     return Pace([{"epoch": epoch, **curve[epoch]} for epoch in sorted(curve)], seconds, steps)
 
 
-def result_line(cell: Cell, *, threads: int | None) -> dict[str, Any]:
-    """What a finished cell came to, from the files of its run."""
+def result_line(cell: Cell, *, contents: str, threads: int | None) -> dict[str, Any]:
+    """What a finished cell came to, from the files of its run; `contents` are its data's."""
     summary = RunSummary.read(cell.last_round)
     assert summary.dev is not None
     pace = read_pace(summary.path)
@@ -136,7 +152,7 @@ def result_line(cell: Cell, *, threads: int | None) -> dict[str, Any]:
         "teacher": None if cell.teacher is None else cell.teacher.source,
         "settings": cell.settings,
         "digest": cell.digest,
-        "data": summary.origins["data"],
+        "data": contents,
         "best_epoch": summary.dev.epoch,
         "dev": dict(summary.dev.metrics),
         "test": None if summary.test is None else dict(summary.test),
@@ -152,12 +168,19 @@ def result_line(cell: Cell, *, threads: int | None) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """What it was computed on."""
     return {
-        "processor": platform.processor() or platform.machine(),
+        "processor": _processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "aoq": __version__,
     }
+
+
+def _processor() -> str:
+    """By its name where the system tells it."""
+    told = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.+)", told.read_text(), re.M) if told.is_file() else None
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def grid_table(definition: Definition, cells: Sequence[Cell], lines: Results) -> Table:
@@ -193,9 +216,9 @@ def _listed(cell: Cell | None, lines: Results, split: str) -> str:
     return f"{figure} (other settings)" if is_stale(cell, lines) else figure
 
 
-def is_stale(cell: Cell, lines: Results, fingerprint: str | None = None) -> bool:
+def is_stale(cell: Cell, lines: Results, contents: str | None = None) -> bool:
     """Whether a cell has a line that tells of other settings, or of other data."""
     line = lines.get((cell.label, cell.recipe.seed))
     if line is None:
         return False
-    return line.get("digest") != cell.digest or fingerprint not in (None, line.get("data"))
+    return line.get("digest") != cell.digest or contents not in (None, line.get("data"))

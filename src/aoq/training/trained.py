@@ -15,7 +15,7 @@ from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
 from aoq.data.opening import open_dataset
 from aoq.errors import UserError
-from aoq.evaluation.kept_ranks import keep_ranks
+from aoq.evaluation.kept_ranks import keep_ranks, kept_ranks, ranks_file
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import JudgedFold, judge_folds
 from aoq.mining.candidates import CandidateLists, Provenance
@@ -287,7 +287,7 @@ def judge_split(part: ScoredSplit, *, memory: str | None = None) -> Metrics:
     started = time.monotonic()
     (fold,) = part.judge(memory=memory)
     metrics, model = fold.metrics, part.model_hash
-    keep_ranks(part.runs[0], fold, model=model, dataset=part.dataset)
+    keep_ranks(ranks_file(part.runs[0], model=model, dataset=part.dataset), fold)
     directory = RunDirectory(part.runs[0])
     line = {
         "split": part.dataset.split,
@@ -299,6 +299,18 @@ def judge_split(part: ScoredSplit, *, memory: str | None = None) -> Metrics:
     seconds = round(time.monotonic() - started, 2)
     EventLog(directory.events).write("evaluated", split=part.dataset.split, seconds=seconds)
     return metrics
+
+
+def ranks_of(runs: Sequence[Path], dataset: PairDataset, *, data: Path | None) -> JudgedFold:
+    """The ranks of a model, or of several as an ensemble: as they are kept, or judged and kept."""
+    model = "+".join(hash_file(RunDirectory(run).require_trained().model) for run in runs)
+    file = ranks_file(runs[0], model=model, dataset=dataset)
+    kept = kept_ranks(file, dataset)
+    if kept is None:
+        part = ScoredSplit.together(open_splits(runs, split=dataset.split, data=data))
+        (kept,) = part.judge()
+        keep_ranks(file, kept)
+    return kept
 
 
 def stored_result(run: Path, *, split: str) -> dict[str, Any] | None:

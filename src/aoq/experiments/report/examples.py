@@ -97,7 +97,7 @@ def retrievals(
     both = [
         (one, two)
         for one in first.trainings
-        if one.ranks and (two := last.training(one.seed)) is not None and two.ranks
+        if one.runs and (two := last.training(one.seed)) is not None and two.runs
     ]
     if first is last or not both:
         return []

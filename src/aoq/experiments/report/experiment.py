@@ -48,17 +48,17 @@ def read_experiment(
 ) -> Report:
     """What is done of an experiment; `command` is what runs it, without rows and seeds."""
     plan = partial(plan_grid, definition, out=out, data=data, seeds=seeds, rows=rows)
-    noted = read_results(results, definition.name)
+    noted = read_results(results, definition)
     if not noted:
         raise UserError(f"{results} has no result of {definition.name} yet; run it first.")
     folder = data or _find_data(plan())
     if folder is None:  # all there is to tell by which data is meant
-        fingerprint = Counter(line.get("data") for line in noted.values()).most_common(1)[0][0]
+        contents = Counter(line.get("data") for line in noted.values()).most_common(1)[0][0]
     else:
-        fingerprint = open_dataset(folder, "train").fingerprint
-    choices = choices_made(definition, noted, fingerprint)
-    cells = plan(chosen=chosen_rows(definition, noted, fingerprint))
-    split, lines = comparable(cells, noted, fingerprint)
+        contents = open_dataset(folder, "train").contents
+    choices = choices_made(definition, noted, contents)
+    cells = plan(chosen=chosen_rows(definition, noted, contents))
+    split, lines = comparable(cells, noted, contents)
     own = [cell for cell in cells if cell.is_row]
     done = [cell for cell in own if (cell.label, cell.recipe.seed) in lines]
     if not done:
@@ -70,7 +70,14 @@ def read_experiment(
     mined = None if folder is None else _open_mined(done, folder)
     first = {cell.label: cell for cell in reversed(own)}  # of every row the first seed
     found = read_rows(
-        definition, cells, lines, split=split, choices=choices, dataset=dataset, data=folder
+        definition,
+        cells,
+        lines,
+        split=split,
+        choices=choices,
+        results=results,
+        dataset=dataset,
+        data=folder,
     )
     return Report(
         title=definition.name,

@@ -1,8 +1,7 @@
 """What each row of an experiment came to: its figures with every seed, and the ranks behind them.
 
-Figures and curves are in the results file, so a table needs nothing else. Intervals, histograms and
-examples need the trained models' ranks, which are kept in the runs; where a run lies elsewhere
-or the data set is not there, they are left out.
+Figures and curves are in the results file, so a table needs nothing else. Intervals and histograms
+need the data set and the ranks, which are kept beside that file; examples need the runs themselves.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from aoq.evaluation.protocols import JudgedFold
 from aoq.evaluation.seeds import Spread, over_seeds
 from aoq.experiments.cells import Cell
 from aoq.experiments.definitions import Choice, Definition, EnsembleRow
-from aoq.experiments.results import Results
+from aoq.experiments.results import Results, ranks_beside
 from aoq.progress import warn
-from aoq.storage import RunDirectory, hash_file
-from aoq.training.trained import ScoredSplit, open_splits
+from aoq.storage import RunDirectory
+from aoq.training.trained import ranks_of
 
 _SAME_RSUM = 0.5  # ranks of another machine may differ in a query or two
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A row with one seed, done: figures in percent, and where its run is there, its ranks."""
+    """A row with one seed, done: figures in percent, and where they are there, its ranks."""
 
     seed: int
     figures: Mapping[str, float]
@@ -133,16 +132,18 @@ def read_rows(
     *,
     split: str,
     choices: Mapping[str, Mapping[str, float]],
+    results: Path,
     dataset: PairDataset | None = None,
     data: Path | None = None,
 ) -> list[ResultRow]:
     """The rows of an experiment with what is done of them, what was chosen, and its ensembles.
 
-    `lines` are comparable on `split`, and `choices` are made. With the `dataset` of that split, in
-    the folder `data`, also the ranks.
+    `lines` of the file `results` are comparable on `split`, and `choices` are made. With the
+    `dataset` of that split, in the folder `data`, also the ranks.
     """
+    judge = None if dataset is None else _Judge(results, dataset, data)
     trained = {
-        key: _training(cell, lines[key], split=split, dataset=dataset, data=data)
+        key: _training(cell, lines[key], split=split, judge=judge)
         for cell in cells
         if cell.is_row and (key := (cell.label, cell.recipe.seed)) in lines
     }
@@ -158,7 +159,7 @@ def read_rows(
     for ensemble in definition.ensembles:
         members = [label for label, _ in ensemble.with_seed(0)]
         if all(label in groups for label in members):  # unless only some rows were asked for
-            done = tuple(_judged_together(ensemble, trained, dataset=dataset, data=data))
+            done = tuple(_judged_together(ensemble, trained, judge))
             group = " & ".join(groups[label] for label in members)
             rows.append(ResultRow(ensemble.label, group, ensemble.seeds, done))
     paper = definition.paper
@@ -194,19 +195,44 @@ def _with_choice(
     return [*marked[:place], chosen, *marked[place:]]
 
 
+@dataclass(frozen=True)
+class _Judge:
+    """Finds the ranks of trainings: beside the results, or from runs that are there."""
+
+    results: Path
+    dataset: PairDataset
+    data: Path | None
+
+    def kept(self, *digests: str) -> JudgedFold | None:
+        return kept_ranks(self._file(digests), self.dataset)
+
+    def keep(self, ranks: JudgedFold, *digests: str) -> None:
+        keep_ranks(self._file(digests), ranks)
+
+    def judge(self, runs: Sequence[Path]) -> JudgedFold:
+        return ranks_of(runs, self.dataset, data=self.data)
+
+    def _file(self, digests: Sequence[str]) -> Path:
+        return ranks_beside(self.results, *digests, split=self.dataset.split)
+
+
 def _judged_together(
     ensemble: EnsembleRow,
     trained: Mapping[tuple[str, int], Training],
-    *,
-    dataset: PairDataset | None,
-    data: Path | None,
+    judge: _Judge | None,
 ) -> Iterator[Training]:
-    """The ensemble with every seed for which the runs of all members are there."""
+    """The ensemble with every seed with which it was judged before, or can be from its runs."""
     for seed in ensemble.seeds:
         members = [trained[key] for key in ensemble.with_seed(seed) if key in trained]
-        runs = tuple(run for member in members for run in member.runs)
-        if dataset is not None and len(runs) == len(ensemble.members):
-            ranks = judged(runs, dataset, data=data)
+        if judge is None or len(members) < len(ensemble.members):
+            continue
+        all_there = all(member.runs for member in members)
+        runs = tuple(run for member in members for run in member.runs) if all_there else ()
+        digests = [member.line["digest"] for member in members]
+        if all_there:
+            judge.keep(judge.judge(runs), *digests)
+        ranks = judge.kept(*digests)
+        if ranks is not None:
             yield Training(seed, ranks.metrics.figures(), runs, ranks)
 
 
@@ -215,35 +241,27 @@ def _group(cell: Cell) -> str:
     return repr(cell.recipe.model)
 
 
-def _training(
-    cell: Cell,
-    line: Mapping[str, Any],
-    *,
-    split: str,
-    dataset: PairDataset | None,
-    data: Path | None,
-) -> Training:
-    """Unrounded figures where the ranks are there, and are those of the line."""
+def _training(cell: Cell, line: Mapping[str, Any], *, split: str, judge: _Judge | None) -> Training:
+    """Unrounded figures where ranks are there that are those of the line."""
     seed, figures, run = cell.recipe.seed, line[split], cell.last_round
-    if dataset is None or not RunDirectory(run).model.is_file():
+    if judge is None:
         return Training(seed, figures, line=line)
-    ranks = judged([run], dataset, data=data)
-    found = ranks.metrics.figures()
-    if abs(found["rsum"] - figures["rsum"]) > _SAME_RSUM:
-        warn(
-            f"{run} has rsum {found['rsum']:.1f} on {dataset.split}, but {cell.name} is noted with "
-            f"{figures['rsum']:.1f}: it is another run or other data, so its ranks are left out."
-        )
-        return Training(seed, figures, line=line)
-    return Training(seed, found, (run,), ranks, line)
+    runs: tuple[Path, ...] = ()
+    if RunDirectory(run).model.is_file():
+        own = judge.judge([run])
+        if _are_of(own, figures):
+            judge.keep(own, cell.digest)
+            runs = (run,)
+        else:
+            warn(
+                f"{run} has rsum {own.metrics.rsum:.1f} on {split}, but {cell.name} is noted with "
+                f"{figures['rsum']:.1f}: it is another run or other data, so it is left out."
+            )
+    ranks = judge.kept(cell.digest)
+    if ranks is None or not _are_of(ranks, figures):
+        return Training(seed, figures, runs, line=line)
+    return Training(seed, ranks.metrics.figures(), runs, ranks, line)
 
 
-def judged(runs: Sequence[Path], dataset: PairDataset, *, data: Path | None) -> JudgedFold:
-    """The ranks of a model, or of several as an ensemble: as they are kept, or judged and kept."""
-    model = "+".join(hash_file(RunDirectory(run).require_trained().model) for run in runs)
-    kept = kept_ranks(runs[0], model=model, dataset=dataset)
-    if kept is None:
-        part = ScoredSplit.together(open_splits(runs, split=dataset.split, data=data))
-        (kept,) = part.judge()
-        keep_ranks(runs[0], kept, model=model, dataset=dataset)
-    return kept
+def _are_of(ranks: JudgedFold, figures: Mapping[str, float]) -> bool:
+    return abs(ranks.metrics.figures()["rsum"] - figures["rsum"]) <= _SAME_RSUM
