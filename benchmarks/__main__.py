@@ -29,6 +29,7 @@ SUITES: dict[str, Sequence[Measured]] = {
     "serve": serve.COMPARISONS,
     "steps": steps.COMPARISONS,
     "table6": steps.TABLE6,
+    "table6-as-published": steps.TABLE6_AS_PUBLISHED,
 }
 
 

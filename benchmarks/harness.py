@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import platform
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -19,6 +18,8 @@ from statistics import median
 from typing import Any
 
 import torch
+
+from aoq.experiments.results import machine
 
 RESULTS = Path(__file__).parent / "results"
 Task = Callable[[], object]
@@ -99,18 +100,9 @@ def memory_now(field: str) -> float:
     return int(status.split(f"{field}:")[1].split()[0]) / 1024
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
 def save(name: str, results: list[dict[str, Any]]) -> Path:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine(), "results": results}, indent=2) + "\n")
+    measured_on = {**machine(), "threads": torch.get_num_threads()}
+    path.write_text(json.dumps({"machine": measured_on, "results": results}, indent=2) + "\n")
     return path

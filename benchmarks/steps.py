@@ -250,6 +250,8 @@ TABLE6 = [
         features=1280,
         repeats=21,
     ),
+]
+TABLE6_AS_PUBLISHED = [
     Table6(
         name="table 6, the paper's sizes",
         config=load_recipe("vsrn-coco").model,
