@@ -7,27 +7,38 @@ import pytest
 
 from aoq.experiments.cells import plan_grid
 from aoq.experiments.definitions import load_definition
+from aoq.experiments.results import ranks_beside
 from aoq.storage import read_json_lines
 
-ROOT = Path(__file__).parents[2]
-KEPT = sorted((ROOT / "results").glob("flickr8k-*.jsonl"))
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "results_page.py"))
+KEPT = SCRIPT["RESULTS"]
 
 
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_kept_results_are_those_of_the_experiment_as_it_is(path, tmp_path):
-    """Whoever runs a row again runs the same settings."""
-    definition, lines = load_definition(path.stem), read_json_lines(path)
-    rows = [row.label for row in definition.rows]
-    cells = plan_grid(definition, out=tmp_path, rows=rows)
-    digests = {(cell.label, cell.recipe.seed): cell.digest for cell in cells}
-    assert {
-        (line["row"], line["seed"]): line["digest"] for line in lines
-    }.items() <= digests.items()
+@pytest.fixture(scope="module")
+def digests():
+    """Those of every training that the experiments can come to."""
+    definitions = [load_definition(name) for name in SCRIPT["EXPERIMENTS"]]
+    return {
+        cell.digest
+        for definition in definitions
+        for cell in plan_grid(definition, out=Path(), rows=[row.label for row in definition.rows])
+    }
+
+
+def test_kept_results_are_those_of_the_experiments_as_they_are(digests):
+    """Whoever runs a row again runs the same settings; none is there twice."""
+    lines = read_json_lines(KEPT)
+    assert {line["digest"] for line in lines} <= digests
+    assert len({line["digest"] for line in lines}) == len(lines)
     assert len({line["data"] for line in lines}) == 1
 
 
+def test_the_ranks_behind_every_kept_result_are_kept_too():
+    files = [ranks_beside(KEPT, line["digest"], split="test") for line in read_json_lines(KEPT)]
+    assert [file for file in files if not file.is_file()] == []
+
+
 def test_the_page_has_the_tables_as_they_are_kept():
-    script = runpy.run_path(str(ROOT / "scripts" / "results_page.py"))
-    page = script["PAGE"].read_text("utf-8")
+    page = SCRIPT["PAGE"].read_text("utf-8")
     assert page.count("<!-- results/") == page.count("<!-- end -->") > 0
-    assert script["with_tables"](page) == page
+    assert SCRIPT["with_tables"](page) == page
