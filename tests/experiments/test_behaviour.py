@@ -39,6 +39,11 @@ def test_a_row_passes_the_best_that_the_first_one_ever_has_with_the_same_seed():
     assert adaptive.passes == {"i2t_r1": (3, None), "t2i_r1": (3, None)}
 
 
+def test_ensembles_have_no_curve_to_pass_or_be_passed():
+    made = [ResultRow(label, "g", (0,), (trained(0, first=40),)) for label in ("2 x a", "2 x b")]
+    assert [found.passes for found in behaviours(made)] == [{}, {}]
+
+
 def test_pairs_that_are_first_both_ways_and_far_behind_are_counted():
     online, adaptive = behaviours(ROWS[:2])
     assert (online.first.mean, online.far.mean) == pytest.approx((10.0, 90.0))

@@ -23,7 +23,7 @@ class Behaviour:
 
     label: str
     passes: dict[str, tuple[int | None, ...]]
-    "By figure, the epoch with each seed, none where it never does; empty for the first row."
+    "By figure, the epoch with each seed, none where it never does; empty without a curve to pass."
     first: Spread | None
     "Percent of the pairs with cross-retrieval rank 1; none without ranks."
     far: Spread | None
@@ -38,7 +38,9 @@ def _behaviour(row: ResultRow, first: ResultRow) -> Behaviour:
     both = [
         (mine, theirs)
         for mine in row.trainings
-        if row is not first and (theirs := first.training(mine.seed)) is not None
+        if row is not first
+        and (theirs := first.training(mine.seed)) is not None
+        and all(training.line.get("curve") for training in (mine, theirs))  # no ensemble's
     ]
     histograms = [
         CrossRetrieval.of([training.ranks]).histogram()
@@ -55,9 +57,9 @@ def _behaviour(row: ResultRow, first: ResultRow) -> Behaviour:
 
 def _passes(mine: Training, theirs: Training, name: str) -> int | None:
     """The first epoch in which one training is above whatever the other one reaches."""
-    best = max((point[name] for point in theirs.line.get("curve", ())), default=float("inf"))
-    curve = mine.line.get("curve", ())
-    return next((int(point["epoch"]) for point in curve if point[name] > best), None)
+    best = max(point[name] for point in theirs.line["curve"])
+    passing = (int(point["epoch"]) for point in mine.line["curve"] if point[name] > best)
+    return next(passing, None)
 
 
 BEHAVIOUR_HEADINGS = (
