@@ -53,9 +53,9 @@ def read_results(path: Path, definition: Definition) -> Results:
     own = [line for line in lines if line.get("experiment") == definition.name]
     found = {(line["row"], line["seed"]): line for line in own}
     by_digest = {line.get("digest"): line for line in lines}
-    seeds = sorted({line["seed"] for line in lines}, key=str)
+    seeds = list(dict.fromkeys(line["seed"] for line in lines))
     rows = [row.label for row in definition.rows]
-    for cell in plan_grid(definition, out=Path(), seeds=seeds, rows=rows) if seeds else ():
+    for cell in plan_grid(definition, out=Path(), seeds=seeds, rows=rows):
         if cell.is_row and cell.digest in by_digest:
             found[cell.label, cell.recipe.seed] = by_digest[cell.digest]
     return found

@@ -109,7 +109,7 @@ def _find_data(cells: Iterable[Cell]) -> Path | None:
     named = (Path(load_recipe(config).data) for config in configs if config.is_file())
     folder = next(named, None)
     if folder is None:
-        warn(f"the runs are not there, so {_LEFT_OUT}; name their folder with --out.")
+        warn(f"the runs are not there, so {_LEFT_OUT}; add --data FOLDER, or --out.")
     elif not folder.is_dir():
         warn(f"the data set {folder} is not there, so {_LEFT_OUT}; add --data FOLDER.")
         return None
