@@ -26,7 +26,7 @@ from aoq.experiments.lanes import Job, run_side_by_side
 from aoq.experiments.results import ranks_beside, read_results
 from aoq.experiments.runs import METRICS, find_runs
 from aoq.recipes import load_recipe, save_recipe
-from aoq.storage import RunDirectory, hash_file, read_json_lines
+from aoq.storage import RunDirectory, hash_file, locked, read_json_lines
 from aoq.training.trained import stored_result
 from tests.commands import aoq, assert_refused
 from tests.conftest import write_precomp
@@ -183,6 +183,25 @@ def test_rows_and_seeds_can_be_chosen_and_bring_their_teachers(tmp_path, whole):
     assert found.items() <= without_times(out / "results.jsonl").items()
     refused = aoq("experiment", definition, "--data", data, "--rows", "VSRM")
     assert_refused(refused, "has no row 'VSRM'", "'VSRN + OffTri'")
+
+
+def test_a_finished_teacher_is_there_for_two_experiments_at_once(tmp_path, whole):
+    definition, data, out = whole
+    shutil.copytree(out, tmp_path / "out")
+    arguments = ("experiment", definition, "--data", data, "--out", tmp_path / "out", "--lanes", 1)
+    chosen = ("--rows", "VSRN + OffTri", "--seeds", 0)
+    lines = (out / "results.jsonl").read_text().splitlines(keepends=True)
+    others = [line for line in lines if json.loads(line)["row"] != "VSRN + OffTri"]
+    (tmp_path / "out/results.jsonl").write_text("".join(others))
+    with locked(tmp_path / "out/small.toml+online/seed-0"):
+        done = aoq(*arguments, *chosen)
+        assert done.returncode == 0, done.stderr
+        assert without_times(tmp_path / "out/results.jsonl").keys() >= {("VSRN + OffTri", 0)}
+
+        (tmp_path / "out/results.jsonl").write_text("".join(others))
+        (tmp_path / "out/small.toml+online/seed-0/candidates.safetensors").unlink()
+        refused = aoq(*arguments, *chosen)
+    assert "is being trained by another process" in " ".join(refused.stderr.split())
 
 
 def test_a_killed_experiment_continues_to_the_same_results(tmp_path, whole):

@@ -99,24 +99,32 @@ def _run_cells(
         )
     anew = _anew(cells, told - stale, dataset.fingerprint) if force else set()
     done = told - anew - (stale if force else set())
-    todo = _with_needs([cell for cell in cells if cell.is_row and cell.name not in done], cells)
-    mining = {cell.teacher.name for cell in todo if cell.teacher is not None}
-    new_rows = {cell.name for cell in todo if cell.is_row} - done
-    jobs = {
-        cell.name: Job(
-            cell.name,
+    wanted = [cell for cell in cells if cell.is_row and cell.name not in done]
+    mining = {cell.teacher.name for cell in wanted if cell.teacher is not None}
+    new_rows = {cell.name for cell in wanted}
+
+    def needs_work(cell: Cell) -> bool:
+        if cell.name in new_rows | anew or not cell.is_trained:
+            return True
+        lacks_lists = cell.name in mining and not cell.lists.exists()
+        return lacks_lists or _was_begun_otherwise(cell, dataset.fingerprint)
+
+    todo = {cell.name: cell for cell in _with_needs(wanted, cells) if needs_work(cell)}
+    jobs = [
+        Job(
+            name,
             partial(
                 run_cell,
                 cell,
-                results=results if cell.name in new_rows else None,
-                mine=cell.name in mining,
-                force=cell.name in anew,
+                results=results if name in new_rows else None,
+                mine=name in mining,
+                force=name in anew,
             ),
             cell.parts,
-            after=tuple(dict.fromkeys(need.name for need in cell.needs)),
+            after=tuple(todo.keys() & {need.name for need in cell.needs}),
         )
-        for cell in todo
-    }
+        for name, cell in todo.items()
+    ]
 
     def note(job: Job, line: dict[str, Any]) -> None:
         if job.name in new_rows:
@@ -125,7 +133,7 @@ def _run_cells(
 
     say(f"{definition.name}: {len(done)} results are there, {len(new_rows)} are to come")
     results.parent.mkdir(parents=True, exist_ok=True)
-    return run_side_by_side(list(jobs.values()), title=definition.name, lanes=lanes, when_done=note)
+    return run_side_by_side(jobs, title=definition.name, lanes=lanes, when_done=note)
 
 
 def run_cell(
