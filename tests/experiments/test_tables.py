@@ -1,0 +1,105 @@
+"""Tables of results: what is bold, what is missing, what stands beside."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from aoq.evaluation.bootstrap import Interval
+from aoq.evaluation.metrics import PAPER_FIGURES
+from aoq.evaluation.online_share import OnlineShare
+from aoq.experiments.report.rows import InPaper, ResultRow, Training
+from aoq.experiments.report.tables import (
+    cells_csv,
+    markdown_table,
+    rows_csv,
+    shares_markdown,
+    shown_groups,
+)
+from aoq.experiments.tables import formatted_rows
+from tests.experiments.cases import RESULT
+
+
+def rows_with(*values, group="g"):
+    return [
+        ResultRow(
+            f"row {number}",
+            group,
+            (0, 1),
+            tuple(Training(seed, {**RESULT, "i2t_r1": value}) for seed, value in enumerate(row)),
+        )
+        for number, row in enumerate(values)
+    ]
+
+
+def test_the_best_of_each_group_is_bold_and_what_is_missing_has_a_dash():
+    rows = [*rows_with((10.0, 12.0), (11.04,), ()), *rows_with((1.0, 1.0), group="h")]
+    first, second = shown_groups(rows)
+    assert [cell.figures[0].plain for cell in first] == ["11.0 ± 1.4", "11.0", "-"]
+    assert [cell.figures[0].best for cell in first] == [True, True, False]  # equal as printed
+    assert [row.seeds for row in first] == ["2", "1 of 2", "0 of 2"]
+    assert not second[0].figures[0].best
+    table = markdown_table(rows).splitlines()
+    assert len(table) == 2 + len(rows)
+    assert table[2].startswith("| **row 0** | **11.0 ± 1.4** |")
+    assert table[4].count(" - |") == len(PAPER_FIGURES) + 1
+    assert len({line.count("|") for line in table}) == 1
+
+
+def test_how_hard_batches_are_is_a_table():
+    share = OnlineShare(
+        direction="i2t",
+        batch_size=128,
+        top=100,
+        candidates=30_000,
+        anchors=8192,
+        share=Interval(36.04, 35.0, 37.0),
+        mean_rank=Interval(1234.4, 1200.0, 1300.0),
+    )
+    assert shares_markdown([share]).splitlines()[2] == (
+        "| i2t | 128 | 30,000 | 36.0 % [35.0, 37.0] | 34.6 % | 1,234 [1,200, 1,300] | 234 |"
+    )
+
+
+def test_the_papers_rsum_stands_beside_with_what_it_is_more():
+    first, second, third = rows_with((10.0, 12.0), (11.0, 11.0), (11.0, 12.0))
+    rows = [
+        replace(first, paper=InPaper(516.8, "table 1")),
+        replace(second, paper=InPaper(518.6, "table 1")),
+        third,
+    ]
+    assert [row.paper for row in shown_groups(rows)[0]] == ["516.8", "518.6 (+1.8)", ""]
+    table = markdown_table(rows).splitlines()
+    assert table[3].endswith("| 518.6 (+1.8) |")
+    assert table[-1] == "The paper's rsum is that of table 1."
+    assert len({line.count("|") for line in table[:5]}) == 1
+    assert "paper" not in markdown_table([third])
+    lines = csv.DictReader(io.StringIO(rows_csv(rows)))
+    assert [line["paper_rsum"] for line in lines] == ["516.8", "518.6", ""]
+
+
+def test_the_deviation_of_a_difference_is_that_of_the_pairs_of_seeds():
+    """Seeds that move both rows alike say nothing against a difference."""
+    rows = rows_with((10.0, 20.0), (11.0, 21.5))
+    gain = rows[1].minus(rows[0])["i2t_r1"].spread
+    assert (gain.mean, gain.deviation) == pytest.approx((1.25, 0.5 / np.sqrt(2)))
+    assert rows[1].spreads["i2t_r1"].deviation > 7
+    assert shown_groups(rows)[0][1].gains[0] == "+1.2 ± 0.4"
+    (_, line) = csv.DictReader(io.StringIO(rows_csv(rows)))
+    assert float(line["i2t_r1_more"]) == 1.25
+    assert float(line["i2t_r1_more_deviation"]) == pytest.approx(gain.deviation)
+    by_seed = [line["i2t_r1_more"] for line in csv.DictReader(io.StringIO(cells_csv(rows)))]
+    assert by_seed == ["", "", "1.0", "1.5"]
+
+
+def test_the_best_of_each_column_is_marked_and_a_single_row_is_not():
+    better = {**RESULT, "i2t_r1": 12.0, "t2i_median_rank": 4.0}
+    rows = dict(formatted_rows({"online": RESULT, "OffTri": better}))
+    assert rows["OffTri"][0] == ("12.0", True)
+    assert rows["online"][0] == ("10.0", False)
+    assert rows["OffTri"][7] == ("4", True)
+    assert not any(best for _, best in formatted_rows({"only": RESULT})[0][1])
