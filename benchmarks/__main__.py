@@ -49,7 +49,10 @@ def describe(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    for suite in sys.argv[1:] or SUITES:
+    chosen = sys.argv[1:] or list(SUITES)
+    if unknown := [name for name in chosen if name not in SUITES]:
+        sys.exit(f"there is no {', '.join(unknown)}; expected some of: {', '.join(SUITES)}")
+    for suite in chosen:
         if not SUITES[suite]:
             print(f"{suite}: what it measures is not on this machine")
             continue

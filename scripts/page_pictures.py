@@ -67,13 +67,6 @@ def photograph(browser: Browser, address: str, *, text: int, image: int) -> None
     page.locator(".word").nth(words.index(max(words, key=len))).hover()
     page.wait_for_timeout(200)  # the regions fade in
     page.screenshot(path=PICTURES / "page-attention.png")
-    phone = browser.new_page(
-        viewport={"width": 390, "height": 800},
-        is_mobile=True,
-        color_scheme="dark",
-    )
-    open_view(phone, address, "photos", {"run": last, "text_number": text})
-    phone.screenshot(path=PICTURES / "page-phone.png")
 
 
 def main() -> None:

@@ -9,8 +9,6 @@ mean and standard deviation of the test rsum over the runs.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -19,9 +17,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import torch
-
 from aoq.experiments.demo import SETTINGS, Setting
+from aoq.experiments.results import machine
 from aoq.recipes import load_recipe, recipe_as_dict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,14 +72,10 @@ def photograph(report: Path, picture: Path) -> None:
 
 def main() -> None:
     folders = [Path(argument) for argument in sys.argv[1:]]
+    if not folders:
+        sys.exit(__doc__)
     runs = [collect(folder) for folder in folders]
-    machine = {
-        "cores": os.cpu_count(),
-        "processor": platform.machine(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    content = json.dumps({"machine": machine, "runs": runs}, indent=2)
+    content = json.dumps({"machine": machine(), "runs": runs}, indent=2)
     (ROOT / "results" / "demo.json").write_text(content + "\n")
     for title in SETTINGS:
         sums = [run["test"][title]["rsum"] for run in runs]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from aoq.cli import app
+from aoq.cli.doctor import show_report
 from aoq.config import Recipe
 from aoq.data.check import check_dataset
 from aoq.data.findings import Finding, Report
@@ -494,6 +495,14 @@ def test_the_report_fits_eighty_columns(
     assert "- train_ims.npy, image row 1" in text
     assert "'[dog]' of dev_caps.txt, line 9" in text
     assert lines[-1].startswith("1 error, ")
+
+
+def test_ids_are_shown_as_they_are_whatever_the_folder_is_called(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    finding = Finding("Odd", ("metadata/a.jpg#0 of data/train.json",))
+    show_report(Report(folder=Path("data"), splits=(), findings=(finding,)))
+    assert "metadata/a.jpg#0 of train.json" in capsys.readouterr().out
 
 
 def test_a_changed_file_is_told_and_ends_the_command(

@@ -48,6 +48,7 @@ def test_texts_of_unknown_words_only_are_found():
     assert known.unknown_texts().tolist() == []
     strange = collator_of(dataset, captions=["something else"])
     assert strange.unknown_texts().tolist() == list(range(dataset.n_texts))
+    assert (known.unknown_share(), strange.unknown_share()) == (0, 1)
 
 
 def dataset_of(images) -> PairDataset:

@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "an open quote in the header": (
         "x.csv",
         'image,"caption\na.jpg,a cat\n',
-        "x.csv, line 1: no valid CSV (unexpected end of data); expected every double quote",
+        "x.csv, line 1: no valid CSV (unexpected end of data); expected double quotes",
     ),
     "a header in one pair of quotes": (
         "x.csv",

@@ -21,6 +21,7 @@ from aoq.errors import UserError
         ("A man's hat isn't red", ["a", "man", "'s", "hat", "is", "n't", "red"]),
         ('He says "go"', ["he", "says", "``", "go", "''"]),
         ("white,black", ["white", ",", "black"]),
+        ("A cafe\u0301", ["a", "caf\u00e9"]),
         ("  ", []),
     ],
 )

@@ -15,7 +15,7 @@ from aoq.experiments.report.rows import InPaper, ResultRow, Training
 from aoq.experiments.report.tables import claims_markdown
 from aoq.types import Positives
 
-ABOVE = Claim.above("offline negatives help", "VSRN + OffTri", "VSRN")
+ABOVE = Claim("offline negatives help", ("VSRN + OffTri",), ("VSRN",), low=0.0)
 LIKE = Claim("h hardly matters", ("h = 200",), ("h = 300",), low=-5, high=5)
 NOT_ABOVE = Claim("a larger batch gains nothing", ("larger",), ("VSRN",), high=5)
 BELOW = Claim("it does not train", ("OnlyOffline",), high=25)
@@ -26,11 +26,12 @@ BELOW = Claim("it does not train", ("OnlyOffline",), high=25)
     [
         (ABOVE, (1.0, 2.0, 3.0), (0.5, 3.5), "holds"),
         (ABOVE, (1.0, 2.0, 3.0), (-0.5, 4.5), "not decided"),
+        (ABOVE, (1.0, 2.0, 3.0), (0.04, 3.5), "not decided"),  # 0.0 as it is printed
         (ABOVE, (5.0, -0.1, 3.0), (0.5, 4.5), "not decided"),
         (ABOVE, (-1.0, -2.0, -3.0), (-3.5, -0.5), "does not hold"),
         (ABOVE, (-1.0, -2.0, 0.1), (-3.5, -0.5), "not decided"),
         (ABOVE, (1.0, 2.0), (0.5, 3.5), "open: 2 of 3 seeds"),
-        (ABOVE, (1.0, 2.0, 3.0), None, "open: the runs are not there"),
+        (ABOVE, (1.0, 2.0, 3.0), None, "open: no ranks (add --data)"),
         (LIKE, (1.0, -2.0, 3.0), (-4.5, 4.5), "holds"),
         (LIKE, (1.0, -2.0, 3.0), (-4.5, 5.5), "not decided"),
         (LIKE, (1.0, -2.0, 6.0), (-4.5, 4.5), "not decided"),
@@ -61,7 +62,7 @@ def test_claims_are_judged_on_the_seeds_that_all_rows_have():
         replace(row("VSRN", 240.0, 250.0), paper=InPaper(516.8, "table 1")),
         replace(row("VSRN + OffTri", 241.5), paper=InPaper(518.6, "table 1")),
     ]
-    (found,) = judge_claims([ABOVE, Claim.above("unknown", "VSRN", "BFAN")], rows)
+    (found,) = judge_claims([ABOVE, Claim("unknown", ("VSRN",), ("BFAN",), low=0.0)], rows)
     assert found.by_seed == {0: 1.5}
     assert found.paper == pytest.approx(1.8)
     assert claims_markdown([found]).splitlines()[2] == (
@@ -86,7 +87,7 @@ def test_the_interval_is_that_of_the_rows_themselves_where_nothing_is_held_again
     first, last = np.zeros(8, dtype=np.int64), np.full(8, 7)
     good, bad = (JudgedFold(positives, PairRanks(ranks, ranks)) for ranks in (first, last))
     rows = [row("good", 600.0, ranks=good), row("bad", 0.0, ranks=bad)]
-    claims = [Claim("alone", ("bad",), high=25), Claim.above("more", "good", "bad")]
+    claims = [Claim("alone", ("bad",), high=25), Claim("more", ("good",), ("bad",), low=0.0)]
     alone, more = judge_claims(claims, rows)
     assert (alone.interval.low, alone.interval.high) == (200.0, 200.0)  # all within the first ten
     assert more.interval.value == 400.0

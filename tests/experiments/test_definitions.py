@@ -88,6 +88,7 @@ CLAIMS = {
     'says = "x"\nrow = "a"': "claim 'x' says nothing of 'a'; expected one of above",
     'says = "x"\nrow = "a"\nlike = "a"': "claim 'x' says like of 'a'",
     'says = "x"\nrow = "a"\nabove = "a"\nwithin = 5': "claim 'x' says above of 'a'",
+    'says = "x"\nrow = "a"\nlike = "a"\nwithin = 0': "claim 'x' has within = 0",
 }
 CHOICES = {
     'label = "b"': "choice 1 has no of",

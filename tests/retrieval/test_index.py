@@ -214,9 +214,10 @@ def test_pictures_that_cannot_be_used_are_left_out_and_named(run, album, capsys)
     build_index(run)
     assert add_photos(run, album).added == 2
     assert "broken.jpg" in capsys.readouterr().err
-    (album.parent / "empty").mkdir()
-    with pytest.raises(UserError, match="empty"):
-        add_photos(run, album.parent / "empty")
+    (album.parent / "phone").mkdir()
+    (album.parent / "phone/one.heic").write_bytes(b"a format of phones")
+    with pytest.raises(UserError, match=r"does not end like a picture \(.heic 1\)"):
+        add_photos(run, album.parent / "phone")
 
 
 # Teachers

@@ -27,7 +27,7 @@ app = App(
     name="aoq",
     version=__version__,
     help="Train, mine and judge image-text matching models with offline hard negatives.",
-    help_epilogue="New here: `aoq demo` does it all on an embedded data set in a few minutes.",
+    help_epilogue="New here: `aoq demo` does it all on an embedded data set in about ten minutes.",
     suppress_keyboard_interrupt=False,
 )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from cyclopts import App
 
-from aoq.cli.base import Count, Flag, Json, Size, app, next_steps, print_json
+from aoq.cli.base import Count, Flag, Json, Size, app, command, next_steps, print_json
 from aoq.cli.extract import Grid, Workers, open_regions, region_source
 from aoq.errors import UserError
 
@@ -103,7 +102,7 @@ def build(
             build_dataset(records, out, name=out.name, source=chosen, workers=workers, force=force)
     check(out)
     recipe = scenes_recipe(size) if scenes else "vsrn-flickr8k"
-    next_steps(shlex.join(["aoq", "run", recipe, "--data", str(out), "--out", f"runs/{out.name}"]))
+    next_steps(command("run", recipe, "--data", out, "--out", f"runs/{out.name}"))
 
 
 def _leave_out(reason: str, **flags: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def _body(finding: Finding, folder: Path) -> Group:
 def _lines(finding: Finding, folder: Path) -> Iterator[RenderableType]:
     shown = finding.places[: ERRORS_SHOWN if finding.is_error else WARNINGS_SHOWN]
     for place in shown:
-        yield _hanging("-", Text(place.replace(f"{folder}/", "")))
+        yield _hanging("-", Text(re.sub(rf"(?<!\S){re.escape(str(folder))}/", "", place)))
     more = finding.count - len(shown)
     if more:
         yield Text(f"  and {more:,} more", style="dim")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from aoq.cli.base import Count, Flag, app, command, next_steps
+from aoq.cli.base import Count, Flag, app, command, next_steps, print_table
 from aoq.errors import UserError
 
 _SEVERAL = Parameter(consume_multiple=True, negative=())
@@ -67,8 +67,6 @@ def experiment(
     from aoq.experiments.definitions import load_definition, shipped_definitions
 
     if name is None:
-        from aoq.cli.base import print_table
-
         print_table(list(shipped_definitions().items()))
         next_steps("aoq experiment scenes-table1 --list")
         return

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, app, next_steps
+from aoq.cli.base import Count, Flag, app, command, next_steps
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
-    from aoq.data.pictures import Fault
     from aoq.data.region_tables import RegionTable
     from aoq.data.regions import RegionSource
 
 Grid = Literal[1, 2, 3, 6]
 Workers = Annotated[int, Parameter(validator=Number(gte=0))]
-SHOWN = 5  # places of a group
 
 
 @app.command
@@ -100,20 +95,17 @@ def region_source(backbone: str | None, grid: int | None) -> RegionSource:
 def _extract_folder(
     folder: Path, source: RegionSource, *, out: Path | None, workers: int, force: bool
 ) -> None:
-    from aoq.data.extract import extract_pictures
+    from aoq.data.extract import extract_pictures, tell_left_out
     from aoq.data.pictures import find_pictures
     from aoq.data.region_tables import KeptRegions
-    from aoq.progress import say, warn
+    from aoq.progress import say
 
     if out is not None:
         _refuse_taken(out, folder, force=force)
     found = find_pictures(folder)
     extraction = extract_pictures(found.pictures, source, workers=workers)
-    for sentence in _summary(extraction.skipped, found.others, folder):
-        warn(sentence)
+    tell_left_out(extraction, found)
     pictures = list(extraction.stored)
-    if not pictures:
-        raise UserError(f"{folder} holds no picture that can be used; name another folder.")
     ids = [picture.relative_to(folder).as_posix() for picture in pictures]
     table = KeptRegions(ids, pictures, extraction.stored, source)
     n_regions, width = table.shape
@@ -125,8 +117,7 @@ def _extract_folder(
 
 
 def _suggest_build(*arguments: object) -> None:
-    build = ["aoq", "data", "build", *map(str, arguments), "--out", "data/mine"]
-    next_steps(shlex.join(build))
+    next_steps(command("data", "build", *arguments, "--out", "data/mine"))
 
 
 def _refuse_taken(out: Path, source: Path, *, force: bool) -> None:
@@ -146,30 +137,3 @@ def _write(table: RegionTable, out: Path, source: Path, *, force: bool) -> None:
         write_folder(table, temporary)
     n_regions, width = table.shape
     say(f"{out}: {len(table.ids):,} images, {n_regions} regions of {width:,} numbers each")
-
-
-def _summary(skipped: Mapping[Path, Fault], others: Counter[str], folder: Path) -> Iterator[str]:
-    """What was left out and why: a sentence a reason, with the first places."""
-    groups: dict[str, list[Path]] = {}
-    for picture, fault in skipped.items():
-        groups.setdefault(fault.reason, []).append(picture)
-    for reason, pictures in groups.items():
-        places = [_printable(picture.relative_to(folder).as_posix()) for picture in pictures]
-        several = f"{len(places):,} pictures are left out: each"
-        left_out = several if len(places) > 1 else "1 picture is left out: it"
-        yield f"{left_out} {reason} ({_first(places)}); {skipped[pictures[0]].hint}."
-    if others:
-        endings = _first([f"{end or 'none'} {count:,}" for end, count in others.most_common()])
-        files = f"{others.total():,} files are left out: they do not end like pictures"
-        file = "1 file is left out: it does not end like a picture"
-        yield f"{files if others.total() > 1 else file} ({endings})."
-
-
-def _printable(name: str) -> str:
-    """A name that is no UTF-8 can be read from a folder, but not written."""
-    return name.encode(errors="backslashreplace").decode()
-
-
-def _first(items: Sequence[str]) -> str:
-    more = len(items) - SHOWN
-    return ", ".join(items[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")

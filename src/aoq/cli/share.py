@@ -79,19 +79,8 @@ def _table(shares: Sequence[OnlineShare]) -> Table:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("")
-    top = f"in the top {shares[0].top}"
-    for heading in ("batch", "N", top, "by formula", "mean rank", "N / batch"):
-        table.add_column(heading, justify="right")
+    for heading in shares[0].shown:
+        table.add_column(heading, justify="right" if heading else "left")
     for found in shares:
-        share, rank = found.share, found.mean_rank
-        table.add_row(
-            found.direction,
-            str(found.batch_size),
-            f"{found.candidates:,}",
-            f"{share.value:.1f} % [{share.low:.1f}, {share.high:.1f}]",
-            f"{found.share_by_formula:.1f} %",
-            f"{rank.value:,.0f} [{rank.low:,.0f}, {rank.high:,.0f}]",
-            f"{found.rank_by_formula:,.0f}",
-        )
+        table.add_row(*found.shown.values())
     return table

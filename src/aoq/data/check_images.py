@@ -165,7 +165,7 @@ def find_missing_pictures(datasets: Sequence[PairDataset]) -> list[Finding]:
             for path in dataset.pictures
             if path is not None and not path.is_file()
         ],
-        "training needs only the features, but nobody can be shown what was found",
+        "training does without; to be shown what was found, put them back or build again",
     )
 
 

@@ -70,6 +70,11 @@ class Collator:
             dtype=np.int64,
         )
 
+    def unknown_share(self) -> float:
+        """The share of all words that the vocabulary does not have."""
+        words = np.concatenate([words[1:-1] for words in self._tokens])
+        return float(np.mean(words == UNKNOWN)) if len(words) else 0.0
+
     def regions(self, image_ids: Ids) -> Tensor:
         """Features or pixels of some images: float32, or whole numbers as they are. (B, R, F)"""
         # A copy: the file stays as it is.

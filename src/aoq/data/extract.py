@@ -32,6 +32,7 @@ from aoq.data.pictures import (
     Canvas,
     Fault,
     PictureError,
+    PictureFolder,
     Pixels,
     decode,
     find_fault,
@@ -39,13 +40,14 @@ from aoq.data.pictures import (
 )
 from aoq.data.regions import RegionSource, one_core_each, pool_regions
 from aoq.errors import UserError, raise_problems
-from aoq.progress import progress_bar, track
+from aoq.progress import progress_bar, track, warn
 from aoq.storage import hash_file, write_array
 
 BATCH = 4
 UNDER_WAY = 64  # batches at most, from the first that is decoded to the last that is kept
 WORKERS = 0  # processes that decode pictures; without any, the cores that compute do it
 
+_SHOWN = 5  # places of a group of pictures that are left out
 _CHANGED = Fault("was changed while it was read", "start again")
 
 Item = TypeVar("Item")
@@ -63,6 +65,46 @@ class Extraction:
     @property
     def problems(self) -> list[str]:
         return [fault.sentence(picture) for picture, fault in self.skipped.items()]
+
+
+def tell_left_out(extraction: Extraction, found: PictureFolder) -> None:
+    """Warn of what was left out of a folder; refuse one of which nothing can be used."""
+    sentences = list(_left_out(extraction, found))
+    if not extraction.stored:
+        raise UserError(
+            *sentences, f"{found.path} holds no picture that can be used; name another folder."
+        )
+    for sentence in sentences:
+        warn(sentence)
+
+
+def _left_out(extraction: Extraction, found: PictureFolder) -> Iterator[str]:
+    """A sentence a reason, with the first places."""
+    groups: dict[str, list[Path]] = {}
+    for picture, fault in extraction.skipped.items():
+        groups.setdefault(fault.reason, []).append(picture)
+    for reason, pictures in groups.items():
+        places = [_printable(picture.relative_to(found.path).as_posix()) for picture in pictures]
+        several = f"{len(places):,} pictures are left out: each"
+        left_out = several if len(places) > 1 else "1 picture is left out: it"
+        hint = extraction.skipped[pictures[0]].hint
+        yield f"{left_out} {reason} ({_first(places)}); {hint}."
+    others = found.others
+    if others:
+        endings = _first([f"{end or 'none'} {count:,}" for end, count in others.most_common()])
+        files = f"{others.total():,} files are left out: they do not end like pictures"
+        file = "1 file is left out: it does not end like a picture"
+        yield f"{files if others.total() > 1 else file} ({endings})."
+
+
+def _printable(name: str) -> str:
+    """A name that is no UTF-8 can be read from a folder, but not written."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def _first(items: Sequence[str]) -> str:
+    more = len(items) - _SHOWN
+    return ", ".join(items[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def extract_pictures(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from aoq.data.brought import byte_string_problems, is_file, normal_name, read_lines
@@ -74,19 +74,23 @@ def read_records(
     images: dict[str, list[Entry]] = {}
     claims: list[Claim] = []
     for entry in read_entries(captions_file, pictures=pictures, problems=problems):
-        images.setdefault(entry.image, []).append(entry)
-        if entry.split:
-            claims.append(Claim(entry.place, entry.image, entry.split))
+        image = _name_below(pictures, entry.image)
+        images.setdefault(image, []).append(entry)
+        if entry.split and splits is None:
+            claims.append(Claim(entry.place, image, entry.split))
     if splits is None:
         unused = [name for name in _names_in(pictures) if name not in images]
-        reason = f"have no caption in {captions_file}"
+        reason = f"without a caption in {captions_file}"
     else:
-        listed = read_split_lists(splits)
-        claims += listed
+        listed = [
+            replace(claim, image=_name_below(pictures, claim.image))
+            for claim in read_split_lists(splits)
+        ]
+        claims = listed
         problems += _unmentioned(listed, images, captions_file)
         names = {claim.image for claim in listed}
         unused = [name for name in images if name not in names]
-        reason = f"are in no list of {splits}"
+        reason = f"in no list of {splits}"
         images = {name: entries for name, entries in images.items() if name in names}
     split_of = settle_splits(claims, problems)
     split_of |= share_out({name: pictures / name for name in images}, split_of)
@@ -101,7 +105,7 @@ def read_records(
     if not records:
         raise UserError(f"{captions_file} holds no captions; expected at least one.")
     if unused:
-        warn(f"{len(unused):,} pictures {reason} and are left out, the first is {unused[0]}.")
+        warn(f"pictures {reason} are left out: {len(unused):,}, the first is {unused[0]}.")
     return records
 
 
@@ -247,6 +251,14 @@ def rank_into_splits(names: Collection[str]) -> dict[str, Split]:
 
 
 # Small parts
+
+
+def _name_below(folder: Path, name: str) -> str:
+    """A picture's name in its folder, also where the whole path is given."""
+    for root in (folder.absolute(), folder.resolve()):
+        if Path(name).is_relative_to(root):
+            return Path(name).relative_to(root).as_posix()
+    return name
 
 
 def _names_in(pictures: Path) -> list[str]:

@@ -220,6 +220,7 @@ def _stretch(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
 class PictureFolder:
     """The pictures below a folder, and how many other files there are of which ending."""
 
+    path: Path
     pictures: tuple[Path, ...]
     others: Counter[str]
 
@@ -244,7 +245,7 @@ def find_pictures(folder: Path) -> PictureFolder:
                 pictures.append(path)
             else:
                 others[suffix] += 1
-    return PictureFolder(tuple(sorted(pictures, key=natural_order)), others)
+    return PictureFolder(folder, tuple(sorted(pictures, key=natural_order)), others)
 
 
 def natural_order(path: Path) -> tuple[list[list[tuple[int, int | str]]], Path]:

@@ -76,31 +76,41 @@ def read_entries(path: Path, *, pictures: Path, problems: list[str]) -> Iterator
 
 def table_entries(path: Path, text: str, *, delimiter: str, problems: list[str]) -> Iterator[Entry]:
     """CSV with a header of image, caption and perhaps split, in any order."""
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     columns: list[str] = []
-    began = 1  # a row has several lines where a cell in quotes has
-    try:
-        for row in rows:
-            place = f"{path}, line {began}"
-            began = rows.line_num + 1
-            if not any(cell.strip() for cell in row):
-                continue
-            if not columns:
-                columns = _read_header(place, row)
-            elif len(row) == len(columns):
-                entry = _entry_from_fields(place, dict(zip(columns, row, strict=True)), problems)
-                if entry is not None:
-                    yield entry
-            else:
-                problems.append(
-                    f"{place}: {len(row)} cells where the header has {len(columns)}; "
-                    f"put captions that contain {delimiter!r} in double quotes."
-                )
-    except csv.Error as error:
-        problems.append(
-            f"{path}, line {began}: no valid CSV ({error}); "
-            "expected every double quote of the row that begins here to be closed."
-        )
+    for place, row in _rows(path, text, delimiter=delimiter, problems=problems):
+        if not any(cell.strip() for cell in row):
+            continue
+        if not columns:
+            columns = _read_header(place, row)
+        elif len(row) == len(columns):
+            entry = _entry_from_fields(place, dict(zip(columns, row, strict=True)), problems)
+            if entry is not None:
+                yield entry
+        else:
+            problems.append(
+                f"{place}: {len(row)} cells where the header has {len(columns)}; "
+                f"put captions that contain {delimiter!r} in double quotes."
+            )
+
+
+def _rows(
+    path: Path, text: str, *, delimiter: str, problems: list[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """The rows of a table that can be read, each with its place; one may have several lines."""
+    rows = csv.reader(
+        io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True
+    )
+    while True:
+        place = f"{path}, line {rows.line_num + 1}"
+        try:
+            yield place, next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problems.append(
+                f"{place}: no valid CSV ({error}); expected double quotes around whole cells, "
+                'each closed, and those inside of a cell doubled ("").'
+            )
 
 
 def json_line_entries(path: Path, text: str, *, problems: list[str]) -> Iterator[Entry]:

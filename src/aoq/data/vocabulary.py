@@ -8,6 +8,7 @@ Test captions never take part. On disk it is the JSON of SCAN and BFAN, so files
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -42,7 +43,8 @@ def tokenize(caption: str) -> list[str]:
     >>> tokenize("Two dogs, a man's hat.")
     ['two', 'dogs', ',', 'a', 'man', "'s", 'hat', '.']
     """
-    sentences = _SENTENCE_END.split(caption.lower().strip())
+    text = unicodedata.normalize("NFC", caption).lower().strip()  # one spelling of an accent
+    sentences = _SENTENCE_END.split(text)
     return [word for sentence in sentences for word in _tokenizer().tokenize(sentence)]
 
 

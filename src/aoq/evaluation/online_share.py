@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from aoq.config import BLOCK_SIZE, Direction
+from aoq.config import Direction
 from aoq.errors import UserError
 from aoq.evaluation.bootstrap import RESAMPLES, Interval, percentiles
 from aoq.progress import progress_bar
 from aoq.randomness import epoch_order
-from aoq.scoring.blocks import ranges
+from aoq.scoring.blocks import BLOCK_SIZE, ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import as_single
 from aoq.scoring.protocol import Scorer
@@ -62,6 +62,20 @@ class OnlineShare:
     def rank_by_formula(self) -> float:
         """N / B."""
         return self.candidates / self.batch_size
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """A line of a table, by the headings of its columns."""
+        share, rank = self.share, self.mean_rank
+        return {
+            "": self.direction,
+            "batch B": str(self.batch_size),
+            "N": f"{self.candidates:,}",
+            f"in the top {self.top}": f"{share.value:.1f} % [{share.low:.1f}, {share.high:.1f}]",
+            "by formula": f"{self.share_by_formula:.1f} %",
+            "mean rank": f"{rank.value:,.0f} [{rank.low:,.0f}, {rank.high:,.0f}]",
+            "N/B": f"{self.rank_by_formula:,.0f}",
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """Flat, with the formulas, for programs."""

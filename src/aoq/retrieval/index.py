@@ -163,8 +163,6 @@ class Index:
     manifest: Manifest
     images: tuple[ImageEntry, ...]
     texts: tuple[TextEntry, ...]
-    positives: Positives
-    """Who belongs to whom."""
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -199,7 +197,6 @@ class Index:
                     zip(texts, _partners(positives.swapped), strict=True)
                 )
             ),
-            positives,
         )
 
     @contextmanager

@@ -15,15 +15,11 @@ import numpy as np
 
 from aoq.data.backbones import Regions
 from aoq.data.dataset import ImagesOnDemand, PairDataset
-from aoq.data.extract import extract_pictures, load_regions
+from aoq.data.extract import extract_pictures, load_regions, tell_left_out
 from aoq.data.pictures import find_pictures
 from aoq.data.regions import RegionSource
-from aoq.errors import UserError
-from aoq.progress import warn
 from aoq.retrieval.encoder import only_images
 from aoq.types import Ids
-
-_NAMED = 5  # of those that cannot be used
 
 
 @dataclass(frozen=True)
@@ -77,13 +73,7 @@ class Photos:
 
 def read_photos(folder: Path, source: RegionSource) -> Photos:
     """Extract the regions of all pictures below a folder; those that cannot be used are named."""
-    found = find_pictures(folder).pictures
-    extraction = extract_pictures(found, source)
-    if not extraction.stored:
-        raise UserError(*extraction.problems[:1], f"{folder} holds no picture that can be used.")
-    skipped = extraction.problems
-    for problem in skipped[:_NAMED]:
-        warn(problem)
-    if len(skipped) > _NAMED:
-        warn(f"{folder}: {len(skipped) - _NAMED:,} more pictures cannot be used and are left out.")
+    found = find_pictures(folder)
+    extraction = extract_pictures(found.pictures, source)
+    tell_left_out(extraction, found)
     return Photos(folder, extraction.stored, source)

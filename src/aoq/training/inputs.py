@@ -19,6 +19,8 @@ from aoq.models import build_model
 from aoq.progress import warn
 from aoq.scoring.protocol import TrainableModel
 
+_MANY_UNKNOWN = 0.1  # of the words; of Flickr8k's they are 2 %
+
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -62,8 +64,14 @@ def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData
             warn(warning)
     vocabulary = Vocabulary.build(training_captions(folder), min_count=recipe.min_word_count)
     has_test = "test" in splits_of(folder)
+    train = _open_split(folder, "train", vocabulary, device=device)
+    if recipe.min_word_count > 1 and (share := train.unknown_share()) > _MANY_UNKNOWN:
+        warn(
+            f"{folder}: {share:.0%} of the words in train captions will be unknown, as they are "
+            f"there less than {recipe.min_word_count} times; --min-word-count 1 keeps them all."
+        )
     return TrainingData(
-        train=_open_split(folder, "train", vocabulary, device=device),
+        train=train,
         dev=_open_split(folder, "dev", vocabulary, device=device),
         test=Collator(open_dataset(folder, "test"), vocabulary, device=device)
         if has_test

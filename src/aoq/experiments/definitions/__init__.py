@@ -197,6 +197,8 @@ def _claim(table: Mapping[str, Any], *, where: str) -> Claim:
         for value in (table["row"], () if kind == "below" else table[kind])
     )
     within = table.get("within", 0.0)
+    if "within" in table and within <= 0:
+        raise UserError(f"{where} has within = {within}; expected how much more or less is alike.")
     low, high = {
         "above": (0.0, inf),
         "like": (-within, within),

@@ -112,16 +112,12 @@ class Claim:
     low: float = -inf
     high: float = inf
 
-    @classmethod
-    def above(cls, says: str, row: str, than: str) -> Claim:
-        return cls(says, (row,), (than,), low=0.0)
-
     @property
     def sentence(self) -> str:
         """What it comes to.
 
-        >>> Claim.above("offline negatives help", "VSRN + OffTri", "VSRN").sentence
-        'offline negatives help: VSRN + OffTri above VSRN'
+        >>> Claim("offline pairs help", ("VSRN + OffTri",), ("VSRN",), low=0).sentence
+        'offline pairs help: VSRN + OffTri above VSRN'
         >>> Claim("h hardly matters", ("h = 200",), ("h = 300",), -5, 5).sentence
         'h hardly matters: h = 200 within 5 of h = 300'
         """
@@ -196,7 +192,7 @@ class Definition:
         """The row's recipe with everything laid over it."""
         recipe = load_recipe(self._found(row.recipe))
         where = f"{self.source}: row {row.label!r}"
-        for over in (self.settings, row.settings, {"mining": dict(self.mining)}):
+        for over in ({"mining": dict(self.mining)}, self.settings, row.settings):
             recipe = with_settings(recipe, dict(over), where=where)
         return recipe
 

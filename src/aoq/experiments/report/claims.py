@@ -35,10 +35,11 @@ class Judged:
         if len(found) < ENOUGH_SEEDS:
             return f"open: {len(found)} of {ENOUGH_SEEDS} seeds"
         if interval is None:
-            return "open: the runs are not there"
-        if all(claim.low < value < claim.high for value in (interval.low, interval.high, *found)):
+            return "open: no ranks (add --data)"
+        low, high = round(interval.low, 1), round(interval.high, 1)  # as they are printed
+        if all(claim.low < value < claim.high for value in (low, high, *found)):
             return "holds"
-        is_elsewhere = interval.high <= claim.low or interval.low >= claim.high
+        is_elsewhere = high <= claim.low or low >= claim.high
         if is_elsewhere and not any(claim.low < value < claim.high for value in found):
             return "does not hold"
         return "not decided"

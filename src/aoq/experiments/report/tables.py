@@ -253,19 +253,9 @@ def behaviour_markdown(rows: Sequence[ResultRow]) -> str:
 
 def shares_markdown(shares: Sequence[OnlineShare]) -> str:
     """How hard the negatives of a batch are: measured, and by the paper's formulas."""
-    top = shares[0].top
-    lines = [
-        f"| | batch B | N | in the top {top} | by formula | mean rank | N/B |",
-        f"| --- |{' ---: |' * 6}",
-    ]
-    for row in shares:
-        share, rank = row.share, row.mean_rank
-        lines.append(
-            f"| {row.direction} | {row.batch_size} | {row.candidates:,} "
-            f"| {share.value:.1f} % {_interval(share)} | {row.share_by_formula:.1f} % "
-            f"| {rank.value:,.0f} [{rank.low:,.0f}, {rank.high:,.0f}] "
-            f"| {row.rank_by_formula:,.0f} |"
-        )
+    headings = list(shares[0].shown)
+    lines = [f"|{' | '.join(headings)} |", f"| --- |{' ---: |' * (len(headings) - 1)}"]
+    lines += [f"| {' | '.join(row.shown.values())} |" for row in shares]
     return "\n".join(lines) + "\n"
 
 

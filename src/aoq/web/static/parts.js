@@ -57,7 +57,7 @@ export async function load(page, place, { waiting = [], ask, show }) {
 }
 
 /** The address of a picture in the size that is needed: `thumb` or `full`. */
-export function pictureAddress(picture, size) {
+function pictureAddress(picture, size) {
   const address = new URL(picture, location.origin);
   address.searchParams.set("size", size);
   return address.pathname + address.search;
@@ -85,7 +85,7 @@ export function photo(entry, { size = "thumb", eager = false, captioned = false 
 }
 
 /** A score as a bar and a number; bars of one answer share a scale, from 0 to its best. */
-export function scoreBar(score, best) {
+function scoreBar(score, best) {
   if (score === null || score === undefined) return null;
   const share = best > 0 ? Math.min(1, Math.max(0, score / best)) : 0;
   return h(
@@ -100,7 +100,7 @@ export function scoreBar(score, best) {
   );
 }
 
-export function bestScore(hits) {
+function bestScore(hits) {
   return Math.max(0, ...hits.map((hit) => hit.score ?? 0));
 }
 
