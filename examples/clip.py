@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     before = aoq.evaluate(make_model().to(default_device()), data.test or data.dev)
     after = aoq.run_recipe(chosen.out, recipe, data=data, make_model=make_model)
-    say(f"test rsum {before.rsum:.1f} before, {after['rsum']:.1f} after")
+    say(f"{after['split']} rsum {before.rsum:.1f} before, {after['rsum']:.1f} after")
     tuned = aoq.load_own_model(chosen.out / "round-two", make_model)
     assert isinstance(tuned, DualEncoder)
     tuned.encoder.save_pretrained(chosen.out / "encoder")

@@ -52,16 +52,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
 
     recipe = replace(aoq.load_recipe("scenes-tiny"), data=str(chosen.data))
-    data = aoq.open_training_data(recipe)
-
-    def make_model() -> TwoTowers:
-        return TwoTowers(data.feature_width, len(data.vocabulary))
-
     with join_processes() as processes:
-        result = aoq.run_recipe(chosen.out, recipe, make_model=make_model, processes=processes)
+        data = aoq.open_training_data(recipe)
+
+        def make_model() -> TwoTowers:
+            return TwoTowers(data.feature_width, len(data.vocabulary))
+
+        result = aoq.run_recipe(
+            chosen.out, recipe, data=data, make_model=make_model, processes=processes
+        )
         if processes.is_first:
-            say(f"test rsum {result['rsum']:.1f}")
-            show_hardest(aoq.load_own_model(chosen.out / "round-two", make_model), data.train)
+            say(f"{result['split']} rsum {result['rsum']:.1f}")
+            model = aoq.load_own_model(
+                chosen.out / "round-two", make_model, device=data.train.device
+            )
+            show_hardest(model, data.train)
 
 
 def show_hardest(model: TrainableModel, train: aoq.Collator) -> None:

@@ -7,11 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
+from aoq import processes
+from aoq.processes import Processes
 from aoq.recipes import save_recipe
-from tests.commands import aoq_process
+from tests.commands import aoq, aoq_process, assert_refused
 from tests.training.cases import published, small_recipe
 
 
@@ -111,6 +114,13 @@ def test_a_plan_prints_steps_time_disk_and_memory_and_writes_nothing(tmp_path, r
     for word in ("round one", "mining", "round two", "time in all", "disk", "memory"):
         assert word in done.stdout
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+def test_a_plan_is_one_process_s_and_refused_under_torchrun(tmp_path, recipe_file, monkeypatch):
+    monkeypatch.setattr(processes, "join_processes", lambda: nullcontext(Processes(0, 2)))
+    done = aoq("run", recipe_file, "--out", tmp_path / "run", "--plan")
+    assert_refused(done, "--plan measures the steps of one process; leave torchrun out")
 
 
 def test_nothing_is_overwritten_without_force(tmp_path, recipe_file):

@@ -27,7 +27,6 @@ RawNorm = Literal[
 Aggregate = Literal["logsumexp", "mean", "max", "sum"]
 Focal = Literal["equal", "prob"]
 Precision = Literal["float32", "float16", "bfloat16"]
-BLOCK_SIZE = 1024
 
 
 def parse_memory(text: str) -> int:
@@ -85,7 +84,7 @@ class ModelConfig:
     aggregate: Aggregate = "logsumexp"
     "SCAN: how the cosines of all words or regions become one score."
     aggregate_temperature: float | None = None
-    "SCAN: of logsumexp; none: as published (6 for t2i, 5 for i2t; on COCO 20 for i2t)."
+    "SCAN: of logsumexp; none: 6 for t2i, 5 for i2t (which was published with 20 on COCO: set it)."
     bidirectional: bool = True
     "SCAN: read the words both ways."
     weight_norm: bool = False
@@ -271,7 +270,7 @@ class SamplingConfig:
     redraw: bool = True
     "Draw again where the drawn image and text belong together."
     tries: int = 10
-    "Draws before the exhaustive search for a pair that does not belong together."
+    "Second draws before the exhaustive search for a pair that does not belong together."
 
     def __post_init__(self) -> None:
         _require_counts(self, "depth_texts", "depth_images", "tries")

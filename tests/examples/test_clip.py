@@ -30,11 +30,11 @@ COLOURS = {
 SHADES = {"train": (0, 12, 24), "dev": (6,), "test": (18,)}
 
 
-def draw(folder: Path) -> Path:
+def draw(folder: Path, shades_of: dict[str, tuple[int, ...]]) -> Path:
     """Pictures of one colour each, a little darker or lighter, and their captions."""
     folder.mkdir()
     lines = []
-    for split, shades in SHADES.items():
+    for split, shades in shades_of.items():
         for name, colour in COLOURS.items():
             for shade in shades:
                 file = f"{name}-{shade}.png"
@@ -47,8 +47,8 @@ def draw(folder: Path) -> Path:
     return file
 
 
-def fine_tune(tmp_path: Path, *options: str) -> None:
-    captions = draw(tmp_path / "pictures")
+def fine_tune(tmp_path: Path, *options: str, shades=SHADES) -> None:
+    captions = draw(tmp_path / "pictures", shades)
     torch.manual_seed(0)
     main(
         [
@@ -58,8 +58,8 @@ def fine_tune(tmp_path: Path, *options: str) -> None:
     )
 
 
-def told(capsys) -> tuple[float, float]:
-    words = re.search(r"test rsum ([0-9.]+) before, ([0-9.]+) after", capsys.readouterr().err)
+def told(capsys, *, split="test") -> tuple[float, float]:
+    words = re.search(rf"{split} rsum ([0-9.]+) before, ([0-9.]+) after", capsys.readouterr().err)
     return float(words.group(1)), float(words.group(2))
 
 
@@ -82,6 +82,13 @@ def test_both_rounds_start_from_the_given_weights(tmp_path, capsys):
         for weight, value in given.items():
             torch.testing.assert_close(kept[f"encoder.{weight}"], value, atol=1e-6, rtol=0)
     assert (tmp_path / "run" / "candidates.safetensors").is_file()
+
+
+def test_without_a_test_split_the_figures_are_told_to_be_of_dev(tmp_path, capsys):
+    without_test = {split: SHADES[split] for split in ("train", "dev")}
+    fine_tune(tmp_path, "--epochs", "1", "--learning-rate", "1e-9", shades=without_test)
+    before, after = told(capsys, split="dev")
+    assert after == before
 
 
 def test_a_tokenizer_that_returns_more_than_ids_is_refused(tmp_path):

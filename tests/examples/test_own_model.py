@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ import torch
 import aoq
 from aoq.data.opening import training_captions
 from aoq.data.vocabulary import Vocabulary
+from aoq.training import checkpoint, two_rounds
 from aoq.training.checkpoint import load_own_model
+from aoq.training.inputs import default_device
 from examples.own_model import TwoTowers, main
 from tests.conftest import write_precomp
 
@@ -40,6 +43,24 @@ def test_the_model_that_is_kept_has_the_result_that_is_told(data, tmp_path, caps
     test = aoq.Collator(aoq.open_dataset(data, "test"), vocabulary)
     model = load_own_model(tmp_path / "run" / "round-two", make_model)
     assert aoq.evaluate(model, test).rsum == pytest.approx(told, abs=0.05)
+
+
+def test_data_are_opened_once_and_their_device_is_the_model_s(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(two_rounds, "open_training_data", Mock(side_effect=AssertionError))
+    opened = Mock(wraps=load_own_model)
+    monkeypatch.setattr(checkpoint, "load_own_model", opened)
+    main([str(data), str(tmp_path / "run")])
+    assert opened.call_args.kwargs == {"device": torch.device(default_device())}
+
+
+def test_the_split_that_was_judged_is_the_one_that_is_told(tmp_path, capsys):
+    data = write_precomp(tmp_path / "precomp")
+    for file in data.glob("test_*"):
+        file.unlink()
+    main([str(data), str(tmp_path / "run")])
+    told = capsys.readouterr().err
+    assert "\ndev rsum " in told
+    assert "test rsum" not in told
 
 
 def test_round_two_learns_from_mined_negatives(run):

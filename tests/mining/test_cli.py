@@ -163,6 +163,23 @@ def test_lists_are_exported_for_other_programs(folder, tmp_path, lists):
     assert aoq(*arguments, "--out", tmp_path / "out", "--force").returncode == 0
 
 
+@pytest.mark.parametrize("form", ["jsonl", "npy"])
+def test_lists_that_are_shallower_than_the_depth_are_exported_whole(folder, tmp_path, lists, form):
+    arguments = ("mine", "export", lists, "--data", folder / "data", "--out", tmp_path)
+    done = aoq(*arguments, "--form", form, "--depth", 20)
+    assert done.returncode == 0, done.stderr
+    assert f"i2t.{form} (20 texts for each image)" in done.stderr
+    assert f"t2i.{form} (11 images for each text)" in done.stderr
+    stored = CandidateLists.load(lists)
+    for side, depth in (("i2t", 20), ("t2i", 11)):
+        file = tmp_path / f"{side}.{form}"
+        if form == "npy":
+            np.testing.assert_array_equal(np.load(file), getattr(stored, side)[:, :depth])
+        else:
+            written = [json.loads(line) for line in file.read_text().splitlines()]
+            assert {len(line["negative_ids"]) for line in written} == {depth}
+
+
 def missing(path):
     path.unlink()
 
@@ -206,7 +223,8 @@ def test_lists_that_cannot_be_right_are_refused(folder, tmp_path, lists, command
         (["inspect", "--image", "no such image"], "no such image"),
         (["inspect", "--text", "no such words at all"], "no such words at all"),
         (["inspect", "--depth", "0"], "--depth"),
-        (["export", "--out", "out", "--depth", "56"], "expected 1 to 55"),
+        (["export", "--out", "out", "--depth", "56"], "expected a depth of 1 to 55"),
+        (["export", "--out", "out", "--depth", "56", "--form", "npy"], "55 texts and 11 images"),
         (["export", "--out", "out", "--form", "csv"], "--form"),
         (["export"], "--out"),
     ],

@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from aoq.errors import UserError
 from aoq.mining.export import export_lists
 from tests.conftest import uneven_dataset
 from tests.mining.cases import sound_lists
@@ -55,7 +53,7 @@ def test_every_image_and_caption_of_it_is_a_line_with_the_wrong_captions(tmp_pat
 def test_every_caption_and_image_of_it_is_a_line_with_the_wrong_pictures(tmp_path):
     dataset = uneven_dataset()
     lists = sound_lists(dataset)
-    lines = exported(tmp_path / "t2i.jsonl", lists, dataset, direction="t2i", depth=2)
+    lines = exported(tmp_path / "t2i.jsonl", lists.cut(2), dataset, direction="t2i")
     assert len(lines) == len(dataset.positives.pairs)
     for line, (text, image) in zip(lines, dataset.positives.swapped.pairs, strict=True):
         ids = [dataset.image_ids[negative] for negative in lists.t2i[text, :2]]
@@ -95,11 +93,3 @@ def test_captions_of_any_characters_stay_one_line_each(tmp_path):
     dataset = replace(dataset, captions=(odd, *dataset.captions[1:]))
     lines = exported(tmp_path / "t2i.jsonl", sound_lists(dataset), dataset, direction="t2i")
     assert lines[0]["anchor"] == odd
-
-
-@pytest.mark.parametrize("depth", [0, 4])
-def test_a_depth_that_the_lists_do_not_have_is_refused_and_nothing_is_written(tmp_path, depth):
-    dataset = uneven_dataset()
-    with pytest.raises(UserError, match="the i2t lists are 3 deep; expected 1 to 3"):
-        export_lists(sound_lists(dataset), dataset, tmp_path / "x", direction="i2t", depth=depth)
-    assert not list(tmp_path.iterdir())

@@ -181,10 +181,10 @@ def test_anchors_to_whom_all_is_near_are_excused_and_skip_their_first_all_the_sa
     assert mined.n_dropped["near captions 0.9"][0] == 0
 
 
-def test_rules_about_captions_need_them():
+def test_rules_about_captions_without_them_say_how_to_pass_them():
     case = Case(LARGE.matrix, LARGE.positives, None)
     for rule in ({"equal_captions": True}, {"near_captions": 0.8}):
-        with pytest.raises(ValueError, match="need the captions"):
+        with pytest.raises(UserError, match=r"pass captions=dataset\.captions"):
             case.mined(**rule)
 
 

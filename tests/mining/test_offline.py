@@ -16,9 +16,10 @@ from aoq.errors import UserError
 from aoq.mining.candidates import Provenance
 from aoq.mining.offline import mine, mine_together
 from aoq.mining.sides import Side
-from aoq.mining.sweep import Sweep, evenly_spread
+from aoq.mining.sweep import Sweep
 from aoq.mining.toplists import TopLists, ids_of
 from aoq.mining.workers import worker_threads
+from aoq.scoring.blocks import evenly_spread
 from aoq.scoring.inner_product import InnerProduct
 from aoq.scoring.precision import Rounded
 from aoq.types import Encoding, Positives

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aoq.config import parse_memory
 from aoq.errors import UserError
 from aoq.models import MODELS
-from aoq.scoring.blocks import BLOCK_SIZE, block_size_within
+from aoq.scoring.blocks import BLOCK_SIZE, block_size_for, block_size_within
 from aoq.scoring.encoded import EncodedDataset, PackedEncoding, concatenate, encode_dataset
 from aoq.scoring.ensemble import Ensemble
 from aoq.scoring.inner_product import InnerProduct
@@ -110,6 +110,14 @@ def test_a_smaller_budget_means_smaller_blocks_and_none_the_usual_ones():
     sizes = [block_size_within(memory, encoded) for memory in ("140MiB", "256MiB", "1GiB")]
     assert 0 < sizes[0] < sizes[1] < sizes[2] < 9000
     assert block_size_within("16GiB", encoded) == 9000  # never more than there is
+
+
+def test_blocks_grow_with_the_budget_up_to_1024_and_less_where_encodings_are_large():
+    small, large = Encoding(torch.zeros(9000, 8)), Encoding(torch.zeros(9, 2**15))
+    narrow, wide = EncodedDataset(small, small), EncodedDataset(small, large)
+    sizes = [block_size_for(memory, narrow, beside=0) for memory in ("132MiB", "1GiB", None)]
+    assert 0 < sizes[0] < sizes[1] == sizes[2] == 1024
+    assert block_size_for(None, wide, beside=0) == 64 * 2**20 // (4 * 2**15)
 
 
 def test_one_long_text_does_not_make_the_others_longer():

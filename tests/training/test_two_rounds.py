@@ -13,14 +13,17 @@ from torch import nn
 
 from aoq.config import LossConfig
 from aoq.data.collate import Collator
+from aoq.data.opening import open_dataset
 from aoq.errors import UserError
+from aoq.recipes import load_recipe
 from aoq.storage import RunDirectory, locked, read_json_lines
+from aoq.training import plan as plan_module
 from aoq.training import round as round_module
 from aoq.training.checkpoint import load_own_model, load_run, load_weights, save_weights
 from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.plan import make_plan
 from aoq.training.statistics import CollapseWatch
-from aoq.training.trained import mine_run
+from aoq.training.trained import evaluate_run, mine_run
 from aoq.training.two_rounds import run_recipe, train_round
 from aoq.types import Encoding
 from aoq.web.history import curves
@@ -361,6 +364,92 @@ def test_harmless_changes_continue_a_run_and_others_are_named(tmp_path, precomp)
     assert "log_every" not in str(error.value)
 
 
+def configs(run):
+    return [load_recipe(config) for config in sorted(run.rglob("config.toml"))]
+
+
+def test_a_run_that_goes_on_knows_where_its_data_are_now(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    run_recipe(tmp_path / "run", recipe)
+    train_round(tmp_path / "round", recipe, open_training_data(recipe), which="one")
+    moved = precomp.rename(tmp_path / "moved")
+    later = replace(recipe, data=str(moved))
+    run_recipe(tmp_path / "run", later)
+    train_round(tmp_path / "round", later, open_training_data(later), which="one")
+    assert configs(tmp_path / "run") == [later] * 3
+    assert configs(tmp_path / "round") == [later]
+    for run in ("run", "round"):
+        assert evaluate_run(tmp_path / run).rsum > 0
+
+
+def test_other_data_are_refused_and_leave_no_trace_in_the_recipe(tmp_path, precomp):
+    recipe = replace(small_recipe(precomp), rounds="one")
+    run_recipe(tmp_path / "run", recipe)
+    before = configs(tmp_path / "run")
+    other = replace(recipe, data=str(write_precomp(tmp_path / "other", seed=9)))
+    with pytest.raises(UserError, match="started with another data"):
+        run_recipe(tmp_path / "run", other)
+    assert configs(tmp_path / "run") == before
+
+
+def test_a_folder_is_never_a_round_and_a_run_at_once(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "round", recipe, data, which="one")
+    with pytest.raises(UserError, match=r"round holds a single round, .* add --force"):
+        run_recipe(tmp_path / "round", recipe)
+    assert not (tmp_path / "round" / "round-one").exists()
+    run_recipe(tmp_path / "run", recipe)
+    with pytest.raises(UserError, match=r"run holds a run of a whole recipe, .* add --force"):
+        train_round(tmp_path / "run", recipe, data, which="one")
+    assert not RunDirectory(tmp_path / "run").model.exists()
+    train_round(tmp_path / "run", recipe, data, which="one", force=True)
+    assert not (tmp_path / "run" / "round-two").exists()
+
+
+def test_a_run_that_mines_does_not_go_on_with_given_lists_nor_the_other_way_round(
+    tmp_path, precomp
+):
+    recipe = small_recipe(precomp)
+    run_recipe(tmp_path / "mines", recipe)
+    lists = RunDirectory(tmp_path / "mines").candidates
+    given = replace(recipe, candidates=str(lists))
+    with pytest.raises(UserError, match=r"other settings \(candidates;"):
+        run_recipe(tmp_path / "mines", given)
+    run_recipe(tmp_path / "given", given)
+    with pytest.raises(UserError, match=r"other settings \(candidates;"):
+        run_recipe(tmp_path / "given", recipe)
+    moved = lists.rename(tmp_path / "moved.safetensors")
+    run_recipe(tmp_path / "given", replace(recipe, candidates=str(moved)))
+
+
+def test_a_round_goes_on_with_the_same_lists_whoever_names_them(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    run_recipe(tmp_path / "run", recipe)
+    lists = RunDirectory(tmp_path / "run").candidates
+    data = open_training_data(recipe)
+    state = train_round(tmp_path / "two", recipe, data, which="two", candidates=lists)
+    named = replace(recipe, candidates=str(lists))
+    assert train_round(tmp_path / "two", named, data, which="two") == state
+
+
+def test_folders_and_files_may_be_named_by_text(tmp_path, precomp):
+    recipe = replace(small_recipe(precomp), rounds="one")
+    data = open_training_data(recipe)
+    run, last = str(tmp_path / "run"), str(tmp_path / "run" / "round-one")
+    result = run_recipe(run, recipe)
+    assert evaluate_run(run, data=str(precomp)).rsum == pytest.approx(result["rsum"])
+    expected = load_run(tmp_path / "run" / "round-one").model.state_dict()
+    own = load_own_model(last, data.builder(recipe.model)).state_dict()
+    for state in (load_run(last).model.state_dict(), own):
+        assert all(torch.equal(state[name], value) for name, value in expected.items())
+    lists = mine_run(run, str(tmp_path / "lists.safetensors"))
+    again = mine_run([last], tmp_path / "again", proposals=str(tmp_path / "lists.safetensors"))
+    np.testing.assert_array_equal(again.i2t, lists.i2t)
+    opened = open_dataset(str(precomp), "train")
+    assert opened.fingerprint == data.train.dataset.fingerprint
+
+
 def test_a_finished_run_is_left_as_it_is(tmp_path, precomp):
     recipe = small_recipe(precomp)
     run_recipe(tmp_path / "run", recipe)
@@ -432,3 +521,17 @@ def test_a_plan_has_the_stages_of_its_recipe(precomp, change, stages):
     assert ("mining" in names) == (change == "")
     parts = replace(recipe, round_one=replace(recipe.round_one, accumulate=8))
     make_plan(parts)
+
+
+def test_a_plan_warns_of_rules_by_the_whole_set_and_not_by_the_slice_it_mines(
+    precomp, monkeypatch, capsys
+):
+    monkeypatch.setattr(plan_module, "_SLICE", 4)
+    rules = {"skip_first": 5, "score_share": 0.9, "equal_captions": True, "near_captions": 0.8}
+    recipe = small_recipe(precomp)
+    plan = make_plan(replace(recipe, mining=replace(recipe.mining, **rules)))
+    assert plan.mining_seconds > 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count("instead of") == 2
+    assert "50 texts deep instead of 300" in told
+    assert "6 images deep instead of 60" in told

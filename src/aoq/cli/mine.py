@@ -198,7 +198,7 @@ def export(
     form
         jsonl: lines of anchor, positive and negatives; npy: ids only, as the AOQ program has them.
     depth
-        Candidates of each list to write, hardest first; default: all.
+        Candidates of each list to write, hardest first; default, and where there are fewer: all.
     force
         Replace files that exist.
     """
@@ -208,12 +208,22 @@ def export(
 
     i2t, t2i = (vacant(out / f"{side}.{form}", force=force) for side in ("i2t", "t2i"))
     candidates, dataset = _open_lists(lists, data)
+    texts, images = candidates.depth_texts, candidates.depth_images
+    if depth is not None and depth > max(texts, images):
+        raise UserError(
+            f"{lists} is {texts} texts and {images} images deep; expected a depth of 1 to "
+            f"{max(texts, images)}."
+        )
+    candidates = candidates.cut(depth)
     if form == "npy":
-        write_published_lists(candidates.cut(depth), i2t, t2i)
+        write_published_lists(candidates, i2t, t2i)
     else:
-        export_lists(candidates, dataset, i2t, direction="i2t", depth=depth)
-        export_lists(candidates, dataset, t2i, direction="t2i", depth=depth)
-    say(f"written: {i2t} and {t2i}")
+        export_lists(candidates, dataset, i2t, direction="i2t")
+        export_lists(candidates, dataset, t2i, direction="t2i")
+    say(
+        f"written: {i2t} ({candidates.depth_texts} texts for each image) and {t2i} "
+        f"({candidates.depth_images} images for each text)"
+    )
 
 
 def _open_lists(lists: Path, data: Path | None) -> tuple[CandidateLists, PairDataset]:

@@ -100,12 +100,14 @@ def run(
     from aoq.storage import ROUNDS
     from aoq.training.two_rounds import run_recipe
 
-    if plan:
-        from aoq.training.plan import make_plan
-
-        print_table(make_plan(settings).rows())
-        return
     with join_processes() as processes:
+        if plan:
+            from aoq.training.plan import make_plan
+
+            if processes.size > 1:
+                raise UserError("--plan measures the steps of one process; leave torchrun out.")
+            print_table(make_plan(settings).rows())
+            return
         result = run_recipe(out, settings, force=force, processes=processes)
         if not processes.is_first:
             return

@@ -27,8 +27,9 @@ _OTHER_NUMBERS = (
 )
 
 
-def open_dataset(folder: Path, split: str) -> PairDataset:
+def open_dataset(folder: Path | str, split: str) -> PairDataset:
     """One split of a folder, whichever kind it is."""
+    folder = Path(folder)
     present = splits_of(folder)
     if split not in present:
         raise UserError(f"{folder} has no split {split!r}; it holds {', '.join(present)}.")
@@ -40,7 +41,7 @@ def splits_of(folder: Path) -> tuple[str, ...]:
     if is_built(folder):
         return tuple(read_manifest(folder)["splits"])
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; name the folder of a data set with --data.")
+        raise UserError(f"{folder} is no folder; name the folder of a data set.")
     present = tuple(
         split
         for split in PRECOMP_SPLITS

@@ -14,7 +14,7 @@ from aoq.data.dataset import PairDataset
 from aoq.evaluation.folds import split_into_folds
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.ranks import PairRanks, Ranks, pair_ranks_in_blocks
-from aoq.mining.together import block_size_for
+from aoq.scoring.blocks import block_size_for
 from aoq.scoring.encoded import EncodedDataset, encode_dataset
 from aoq.scoring.protocol import Scorer, TrainableModel
 from aoq.types import Positives
@@ -56,7 +56,7 @@ def evaluate_encoded(
     memory: str | None = None,
     folds: int = 1,
 ) -> Metrics:
-    """The same where everything is encoded, in blocks as large as `memory` allows."""
+    """The same where everything is encoded, in blocks as large as `memory` allows, up to 1,024."""
     return average(judge_folds(scorer, encoded, positives, memory=memory, folds=folds))
 
 

@@ -18,10 +18,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from aoq.config import BLOCK_SIZE
 from aoq.mining.workers import worker_threads
 from aoq.progress import progress_bar
-from aoq.scoring.blocks import ranges
+from aoq.scoring.blocks import BLOCK_SIZE, ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import as_single
 from aoq.scoring.protocol import Scorer

@@ -21,30 +21,20 @@ import numpy as np
 
 from aoq.config import Direction
 from aoq.data.dataset import PairDataset
-from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists
 from aoq.progress import track
 from aoq.storage import atomic_file
 
 
 def export_lists(
-    lists: CandidateLists,
-    dataset: PairDataset,
-    path: Path,
-    *,
-    direction: Direction,
-    depth: int | None = None,
+    lists: CandidateLists, dataset: PairDataset, path: Path, *, direction: Direction
 ) -> int:
-    """Write the first `depth` of every list, or all of it; how many lines there are.
+    """Write every list, as deep as it is (`CandidateLists.cut`); how many lines there are.
 
     The lists must be of this data set (`require_fit`). One line is in memory at a time.
     """
-    available = lists.depth_texts if direction == "i2t" else lists.depth_images
-    depth = available if depth is None else depth
-    if not 1 <= depth <= available:
-        raise UserError(f"the {direction} lists are {available} deep; expected 1 to {available}.")
     total = len(dataset.positives.pairs)
-    lines = _lines(lists, dataset, direction=direction, depth=depth)
+    lines = _lines(lists, dataset, direction=direction)
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for line in track(lines, f"export {direction}", total=total, unit="lines"):
             file.write(json.dumps(line, allow_nan=False) + "\n")
@@ -52,7 +42,7 @@ def export_lists(
 
 
 def _lines(
-    lists: CandidateLists, dataset: PairDataset, *, direction: Direction, depth: int
+    lists: CandidateLists, dataset: PairDataset, *, direction: Direction
 ) -> Iterator[dict[str, Any]]:
     images = tuple(
         image_id if picture is None else str(picture.absolute())
@@ -67,9 +57,9 @@ def _lines(
         anchors, anchor_ids = dataset.captions, dataset.caption_ids
         candidates, candidate_ids = images, dataset.image_ids
     scored = not np.isnan(scores[0, 0])
-    names = [f"negative_{rank}" for rank in range(1, depth + 1)]
+    names = [f"negative_{rank}" for rank in range(1, ids.shape[1] + 1)]
     for anchor, positive in relation.pairs:
-        negatives = ids[anchor, :depth].tolist()
+        negatives = ids[anchor].tolist()
         line: dict[str, Any] = {
             "anchor": anchors[anchor],
             "positive": candidates[positive],
@@ -79,5 +69,5 @@ def _lines(
             "negative_ids": [candidate_ids[at] for at in negatives],
         }
         if scored:
-            line["negative_scores"] = scores[anchor, :depth].tolist()
+            line["negative_scores"] = scores[anchor].tolist()
         yield line

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from aoq.config import MiningConfig
+from aoq.errors import UserError
 from aoq.mining.captions import NearCaptions, with_equal_captions
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
@@ -97,7 +98,10 @@ class Rules:
 
 def _required(captions: Sequence[str] | None) -> Sequence[str]:
     if captions is None:
-        raise ValueError("rules about captions need the captions")
+        raise UserError(
+            "the rules equal_captions and near_captions read the captions, which are not given; "
+            "pass captions=dataset.captions, or leave these rules out."
+        )
     return captions
 
 

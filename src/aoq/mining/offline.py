@@ -17,8 +17,9 @@ from aoq.mining.direction import directions
 from aoq.mining.filters import Rules
 from aoq.mining.saved import SavedSweep, plan_of
 from aoq.mining.sweep import Sweep
-from aoq.mining.together import Mined, block_size_for, finish_together, run_sweep
+from aoq.mining.together import Mined, finish_together, run_sweep
 from aoq.processes import ALONE, Processes
+from aoq.scoring.blocks import block_size_for
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import rounded, tensor_cores
 from aoq.scoring.protocol import Scorer

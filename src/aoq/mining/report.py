@@ -31,11 +31,10 @@ from aoq.mining.filters import (
     pair_scores,
 )
 from aoq.mining.sides import Side
-from aoq.mining.sweep import evenly_spread
 from aoq.mining.together import Mined
 from aoq.mining.toplists import ids_of, keys_of, scores_of
 from aoq.progress import progress_bar
-from aoq.scoring.blocks import ranges
+from aoq.scoring.blocks import evenly_spread, ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import rounded
 from aoq.scoring.protocol import Scorer

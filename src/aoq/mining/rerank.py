@@ -28,13 +28,13 @@ from aoq.mining.direction import Direction, directions
 from aoq.mining.filters import Rules
 from aoq.mining.saved import SavedSweep, plan_of
 from aoq.mining.sides import Offer, Side
-from aoq.mining.sweep import Sweep, evenly_spread
-from aoq.mining.together import Mined, block_size_for, finish_together, run_sweep
+from aoq.mining.sweep import Sweep
+from aoq.mining.together import Mined, finish_together, run_sweep
 from aoq.mining.toplists import ids_of
 from aoq.mining.workers import Workers, worker_threads
 from aoq.processes import ALONE, Processes
 from aoq.progress import progress_bar
-from aoq.scoring.blocks import block_size_within, ranges
+from aoq.scoring.blocks import block_size_for, block_size_within, evenly_spread, ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import rounded, tensor_cores
 from aoq.scoring.protocol import Scorer

@@ -20,10 +20,10 @@ from aoq.mining.sides import Side
 from aoq.mining.toplists import TopLists
 from aoq.mining.workers import worker_threads
 from aoq.progress import progress_bar
-from aoq.scoring.blocks import ranges
+from aoq.scoring.blocks import evenly_spread, ranges
 from aoq.scoring.encoded import EncodedDataset, Rows
 from aoq.scoring.protocol import Scorer
-from aoq.types import Floats, Ids, Int32s, Positives
+from aoq.types import Floats, Int32s, Positives
 
 E = TypeVar("E")
 Hits = tuple[Int32s, Floats, Int32s]  # anchors, scores and candidates of a block, ordered by anchor
@@ -171,13 +171,3 @@ class _Sample(Generic[E]):
         scores = side.matrix(images, self.texts)
         scores[self.positives.within(stripe, slice(0, scores.shape[1]))] = -np.inf
         return scores
-
-
-def evenly_spread(total: int, count: int) -> Ids:
-    """At most `count` of 0..total, evenly spread from the first to the last.
-
-    >>> evenly_spread(10, 4).tolist(), evenly_spread(3, 4).tolist()
-    ([0, 3, 6, 9], [0, 1, 2])
-    """
-    size = min(total, count)
-    return np.arange(size) * (total - 1) // max(size - 1, 1)

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from aoq.config import MiningConfig
 from aoq.mining.candidates import CandidateLists, Provenance
@@ -19,12 +18,9 @@ from aoq.mining.sweep import Sweep
 from aoq.mining.toplists import TopLists, merged
 from aoq.processes import Number, Processes
 from aoq.progress import say
-from aoq.scoring.blocks import block_size_within, ranges
-from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.blocks import ranges
 
 E = TypeVar("E")
-_BLOCK = 1024  # images and texts of a block, where memory allows
-_ROWS_TAKEN_OUT = 64 * 2**20  # bytes of encodings that a block reads, at the most
 _ANCHORS_AT_ONCE = 2048  # lists that are finished together
 
 
@@ -38,16 +34,6 @@ class Mined:
     "By rule, from the lists of images and of texts."
     n_excused: tuple[int, int]
     "Images and texts to which the rules left too few candidates: these keep what they had."
-
-
-def block_size_for(memory: str | None, encoded: EncodedDataset[E], *, beside: int) -> int:
-    """Blocks that are large enough to be fast, and small enough for the budget."""
-    row = max(encoded.images.row_nbytes, encoded.texts.row_nbytes)
-    usual = max(64, min(_BLOCK, _ROWS_TAKEN_OUT // row))
-    if memory is None:
-        return usual
-    threads = torch.get_num_threads()
-    return min(usual, block_size_within(memory, encoded, beside=beside, blocks=threads))
 
 
 def run_sweep(sweep: Sweep[Any], saved: SavedSweep | None, processes: Processes) -> None:

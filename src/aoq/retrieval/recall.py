@@ -12,12 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from aoq.mining.sweep import evenly_spread
 from aoq.progress import progress_bar
 from aoq.retrieval.index import ImageEntry, Index, TeacherRecord, TextEntry
 from aoq.retrieval.matcher import Matcher
 from aoq.retrieval.ranking import FullRanker, ProposedRanker
-from aoq.scoring.blocks import ranges
+from aoq.scoring.blocks import evenly_spread, ranges
 from aoq.scoring.encoded import Kind
 from aoq.types import Ids
 

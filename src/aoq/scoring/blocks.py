@@ -9,11 +9,17 @@ from __future__ import annotations
 import math
 from typing import TypeVar
 
-from aoq.config import BLOCK_SIZE, parse_memory
+import numpy as np
+import torch
+
+from aoq.config import parse_memory
 from aoq.errors import UserError
 from aoq.scoring.encoded import EncodedDataset
+from aoq.types import Ids
 
 E = TypeVar("E")
+BLOCK_SIZE = 1024  # images and texts of a block, where memory allows
+_ROWS_TAKEN_OUT = 64 * 2**20  # bytes of encodings that a block reads, at the most
 # What a score costs while its block is read: itself, masks, and the copies that selection makes.
 _BYTES_A_SCORE = 24
 # What a scorer works on beside the block: the tiles of cross attention.
@@ -23,6 +29,26 @@ _WORKSPACE = 128 * 2**20
 def ranges(stop: int, size: int, *, start: int = 0) -> list[slice]:
     """start..stop in consecutive pieces of at most `size`."""
     return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]
+
+
+def evenly_spread(total: int, count: int) -> Ids:
+    """At most `count` of 0..total, evenly spread from the first to the last.
+
+    >>> evenly_spread(10, 4).tolist(), evenly_spread(3, 4).tolist()
+    ([0, 3, 6, 9], [0, 1, 2])
+    """
+    size = min(total, count)
+    return np.arange(size) * (total - 1) // max(size - 1, 1)
+
+
+def block_size_for(memory: str | None, encoded: EncodedDataset[E], *, beside: int) -> int:
+    """Blocks that are large enough to be fast, and small enough for the budget."""
+    row = max(encoded.images.row_nbytes, encoded.texts.row_nbytes)
+    usual = max(64, min(BLOCK_SIZE, _ROWS_TAKEN_OUT // row))
+    if memory is None:
+        return usual
+    threads = torch.get_num_threads()
+    return min(usual, block_size_within(memory, encoded, beside=beside, blocks=threads))
 
 
 def block_size_within(

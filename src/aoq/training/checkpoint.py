@@ -113,9 +113,9 @@ class TrainedRun:
             )
 
 
-def load_run(path: Path, *, device: str | torch.device = "cpu") -> TrainedRun:
+def load_run(path: Path | str, *, device: str | torch.device = "cpu") -> TrainedRun:
     """The best model of a run, in evaluation mode."""
-    run = RunDirectory(path).require_trained()
+    run = RunDirectory(Path(path)).require_trained()
     recipe = load_recipe(run.config)
     if recipe.model.name == "own":
         raise UserError(
@@ -140,9 +140,9 @@ def model_key(run: RunDirectory, recipe: Recipe) -> str:
 
 
 def load_own_model(
-    path: Path, make_model: MakeModel, *, device: str | torch.device = "cpu"
+    path: Path | str, make_model: MakeModel, *, device: str | torch.device = "cpu"
 ) -> TrainableModel:
     """The best model of a run, in evaluation mode, where `make_model` builds it."""
     model = make_model()
-    load_weights(RunDirectory(path).require_trained().model, model)
+    load_weights(RunDirectory(Path(path)).require_trained().model, model)
     return model.to(device).eval()

@@ -100,20 +100,20 @@ class ScoredSplit:
 
 
 def open_splits(
-    runs: Sequence[Path],
+    runs: Sequence[Path | str],
     *,
     split: str,
-    data: Path | None = None,
+    data: Path | str | None = None,
     on_disk: Processes | None = None,
 ) -> list[ScoredSplit]:
     """Encode a split with the last trained round of each of `runs`.
 
     The data set is that of the first unless one is named.
     """
-    runs = [RunDirectory(run).last_round().path for run in runs]
-    dataset = open_dataset(data or own_data(runs[0]), split)
+    rounds = [RunDirectory(Path(run)).last_round().path for run in runs]
+    dataset = open_dataset(data or own_data(rounds[0]), split)
     parts = []
-    for run in runs:
+    for run in rounds:
         trained = load_run(run, device=default_device())
         trained.require_width(dataset.features.shape[2], source=dataset.name)
         collator = Collator(dataset, trained.vocabulary, device=default_device())
@@ -164,12 +164,12 @@ def own_data(run: Path) -> Path:
 
 
 def mine_run(
-    runs: Path | Sequence[Path],
-    out: Path,
+    runs: Path | str | Sequence[Path | str],
+    out: Path | str,
     *,
-    data: Path | None = None,
+    data: Path | str | None = None,
     config: MiningConfig | None = None,
-    proposals: Path | None = None,
+    proposals: Path | str | None = None,
     sample: int = 100,
     processes: Processes = ALONE,
 ) -> CandidateLists | None:
@@ -181,12 +181,15 @@ def mine_run(
     Several processes call this together; the first one returns the lists. Killed, it goes on
     where it was.
     """
-    runs = [runs] if isinstance(runs, Path) else runs
-    config = config or load_recipe(RunDirectory(runs[0]).last_round().config).mining
-    proposed = None if proposals is None else _open_proposals(proposals, data or own_data(runs[0]))
+    runs = [runs] if isinstance(runs, Path | str) else runs
+    first = RunDirectory(Path(runs[0])).last_round()
+    config = config or load_recipe(first.config).mining
+    proposed = None
+    if proposals is not None:
+        proposed = _open_proposals(Path(proposals), data or own_data(first.path))
     teacher = ScoredSplit.together(open_splits(runs, split="train", data=data, on_disk=processes))
     return mine_split(
-        teacher, out, config=config, proposed=proposed, sample=sample, processes=processes
+        teacher, Path(out), config=config, proposed=proposed, sample=sample, processes=processes
     )
 
 
@@ -255,12 +258,16 @@ def mine_split(
     return None if mined is None else mined.lists
 
 
-def _open_proposals(path: Path, data: Path) -> CandidateLists:
+def _open_proposals(path: Path, data: Path | str) -> CandidateLists:
     return CandidateLists.load(path).require_fit(open_dataset(data, "train"), source=path)
 
 
 def evaluate_run(
-    run: Path, *, split: str = "test", data: Path | None = None, memory: str | None = None
+    run: Path | str,
+    *,
+    split: str = "test",
+    data: Path | str | None = None,
+    memory: str | None = None,
 ) -> Metrics:
     """Judge the best model of a run on one split, and note the result in the run."""
     ((_, metrics),) = evaluate_runs([run], split=split, data=data, memory=memory)
@@ -268,10 +275,10 @@ def evaluate_run(
 
 
 def evaluate_runs(
-    runs: Sequence[Path],
+    runs: Sequence[Path | str],
     *,
     split: str = "test",
-    data: Path | None = None,
+    data: Path | str | None = None,
     memory: str | None = None,
 ) -> list[tuple[str, Metrics]]:
     """Judge each run as `evaluate_run` does, and last, of several, their ensemble."""

@@ -48,11 +48,17 @@ from aoq.training.trained import ScoredSplit, judge_once, mine_split, result_on
 
 
 def prepare_run(
-    path: Path, recipe: Recipe, *, force: bool = False, reads: Sequence[Path] = ()
+    path: Path,
+    recipe: Recipe,
+    *,
+    is_round: bool = False,
+    force: bool = False,
+    reads: Sequence[Path] = (),
 ) -> RunDirectory:
     """A run directory for `recipe`: a fresh one, or one that was started with the same recipe.
 
     With `force` a run that is there goes first, unless it holds something that this one `reads`.
+    A whole recipe keeps to mining its lists or to given ones, since its stages depend on it.
     """
     run = RunDirectory(path)
     if force and run.config.is_file():
@@ -62,9 +68,12 @@ def prepare_run(
         with locked(path):
             remove_folder(path)
     if run.config.is_file():
-        started = settings_that_matter(load_recipe(run.config))
-        wanted = settings_that_matter(recipe)
+        _refuse_other_kind(run, is_round=is_round)
+        begun = load_recipe(run.config)
+        started, wanted = settings_that_matter(begun), settings_that_matter(recipe)
         other = [name for name in wanted if started[name] != wanted[name]]
+        if not is_round and bool(begun.candidates) != bool(recipe.candidates):
+            other.append("candidates")
         if other:
             raise UserError(
                 f"{path} was started with other settings ({', '.join(other)}; see {run.config}); "
@@ -76,6 +85,22 @@ def prepare_run(
     else:
         raise UserError(f"{path} exists and is no run; choose another folder.")
     return run
+
+
+def _refuse_other_kind(run: RunDirectory, *, is_round: bool) -> None:
+    """A folder holds a round or a whole recipe; who opens one that holds both gets either model."""
+    remedy = "choose another folder, or add --force to start anew."
+    has_rounds = any((run.path / name).exists() for name in ROUNDS.values())
+    if run.origin.is_file() and not is_round:
+        raise UserError(f"{run.path} holds a single round, not a run of a whole recipe; {remedy}")
+    if has_rounds and not run.origin.is_file() and is_round:
+        raise UserError(f"{run.path} holds a run of a whole recipe, not a single round; {remedy}")
+
+
+def _keep_recipe(run: RunDirectory, recipe: Recipe) -> None:
+    """Store what may have changed, such as where the data are, for who opens the run later."""
+    if load_recipe(run.config) != recipe:
+        save_recipe(recipe, run.config)
 
 
 @contextmanager
@@ -118,8 +143,9 @@ def train_round(
 
     def prepare() -> None:
         reads = (file for file in (*recipe.files, lists, weights) if file is not None)
-        prepare_run(path, recipe, force=force, reads=list(reads))
+        prepare_run(path, recipe, is_round=True, force=force, reads=list(reads))
         _settle_origin(run, data, which=which, lists=lists, weights=weights)
+        _keep_recipe(run, recipe)
 
     processes.first_does(prepare)
     seed_torch(recipe.seed)
@@ -281,7 +307,7 @@ class TwoRounds:
 
 
 def run_recipe(
-    path: Path,
+    path: Path | str,
     recipe: Recipe,
     *,
     data: TrainingData | None = None,
@@ -310,4 +336,6 @@ def run_recipe(
             stages.train_round_one()
         if recipe.rounds == "both":
             stages.train_round_two(stages.mine() if recipe.mines else None)
+        if processes.is_first:  # the rounds have seen that the data are the same
+            _keep_recipe(RunDirectory(path), recipe)
         return stages.judge()
