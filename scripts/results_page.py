@@ -6,13 +6,15 @@ The named experiments are reported anew from results/flickr8k.jsonl: their table
 results/NAME, without the page and the photographs, whose pictures are not ours to publish. The
 lines and the ranks beside them are enough for all but the scores of the pair classes and the share
 of online negatives, which are left as they are where the runs are not there. Then each table of
-docs/results.md, between two comments of which one names its file, is put in again; table 6 is what
-`python -m benchmarks table6 table6-as-published` measured. Without names only that is done.
+docs/results.md, between two comments of which one names its file, is put in again, as are the
+README's; table 6 is what `python -m benchmarks table6 table6-as-published` measured. Without names
+only that is done.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import re
 import shutil
@@ -24,7 +26,7 @@ from pathlib import Path
 from aoq.experiments.definitions import shipped_definitions
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "results.md"
+PAGES = [ROOT / "docs" / "results.md", ROOT / "README.md"]
 RESULTS = ROOT / "results" / "flickr8k.jsonl"
 EXPERIMENTS = [name for name in shipped_definitions() if name.startswith("flickr8k-")]
 _INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -62,6 +64,24 @@ def table6() -> str:
     return "\n".join(lines) + "\n"
 
 
+def summary() -> str:
+    """rsum of the three models with the four losses, for the README."""
+    file = ROOT / "results" / "flickr8k-table1" / "tables" / "rows.csv"
+    with file.open(encoding="utf-8") as lines:
+        rows = {row["row"]: row for row in csv.DictReader(lines)}
+    losses = ("", " + OffTri", " + OffQuin", " + AdapOffQuin")
+    headings = ("online", "OffTri", "OffQuin", "AdapOffQuin", "more than online", "paper, on COCO")
+    table = [f"| | {' | '.join(headings)} |", f"| --- |{' ---: |' * len(headings)}"]
+    for model in ("VSRN", "BFAN", "SCAN"):
+        first, *_, last = found = [rows[model + loss] for loss in losses]
+        more, low, high = (float(last[f"rsum_more{end}"]) for end in ("", "_low", "_high"))
+        paper = float(last["paper_rsum"]) - float(first["paper_rsum"])
+        cells = [f"{float(row['rsum']):.1f}" for row in found]
+        cells += [f"{more:+.1f} [{low:.1f}, {high:.1f}]", f"{paper:+.1f}"]
+        table.append(f"| {model} | {' | '.join(cells)} |")
+    return "\n".join(table) + "\n"
+
+
 def with_tables(page: str) -> str:
     """The page with its tables as the files have them."""
     return _INCLUDED.sub(
@@ -81,7 +101,9 @@ def main() -> None:
     for experiment in found.experiments:
         report(experiment, data=found.data, out=found.out)
     (ROOT / "results" / "table6.md").write_text(table6(), "utf-8")
-    PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8")
+    (ROOT / "results" / "summary.md").write_text(summary(), "utf-8")
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

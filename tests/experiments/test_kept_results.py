@@ -38,7 +38,13 @@ def test_the_ranks_behind_every_kept_result_are_kept_too():
     assert [file for file in files if not file.is_file()] == []
 
 
-def test_the_page_has_the_tables_as_they_are_kept():
-    page = SCRIPT["PAGE"].read_text("utf-8")
+@pytest.mark.parametrize("page", SCRIPT["PAGES"], ids=lambda path: path.stem)
+def test_pages_have_the_tables_as_they_are_kept(page):
+    page = page.read_text("utf-8")
     assert page.count("<!-- results/") == page.count("<!-- end -->") > 0
     assert SCRIPT["with_tables"](page) == page
+
+
+def test_tables_made_of_others_are_up_to_date():
+    for name in ("table6", "summary"):
+        assert (SCRIPT["ROOT"] / "results" / f"{name}.md").read_text("utf-8") == SCRIPT[name]()
