@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -261,3 +261,13 @@ class RunDirectory:
                     f"{self.path} holds no trained model: {file.name} is missing; {hint}."
                 )
         return self
+
+
+def hash_models(runs: Sequence[Path]) -> str:
+    """SHA-256 of the weights of a run; of an ensemble those of all, in order, joined by a plus."""
+    return "+".join(hash_file(RunDirectory(run).require_trained().model) for run in runs)
+
+
+def is_ensemble(line: Mapping[str, Any]) -> bool:
+    """Whether a line of results.jsonl is about several models together."""
+    return "+" in str(line.get("model"))

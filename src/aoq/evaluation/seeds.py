@@ -9,6 +9,7 @@ from typing import Any
 
 from aoq.errors import UserError
 from aoq.evaluation.metrics import PAPER_FIGURES
+from aoq.storage import is_ensemble
 
 _RANKS = tuple(f"{side}_{name}_rank" for side in ("i2t", "t2i") for name in ("median", "mean"))
 FIGURES = (*PAPER_FIGURES, *_RANKS)
@@ -31,15 +32,15 @@ class Spread:
 def over_seeds(lines: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
     """Mean and standard deviation of every figure over lines of results.jsonl.
 
-    A model that was judged several times counts once, with its last line; ensembles, whose models
-    have a plus between them, do not count. Lines of different splits or data sets are refused.
+    A model that was judged several times counts once, with its last line; ensembles do not
+    count. Lines of different splits or data sets are refused.
 
     >>> lines = [{"split": "test", "model": name, "rsum": rsum} for name, rsum in
     ...          (("a", 400.0), ("b", 406.0), ("a", 402.0))]
     >>> over_seeds(lines)["rsum"]
     Spread(mean=404.0, deviation=2.8284271247461903, count=2)
     """
-    lines = [line for line in lines if "+" not in str(line.get("model"))]
+    lines = [line for line in lines if not is_ensemble(line)]
     if not lines:
         raise UserError("there is no result to take the mean of; judge a model first.")
     judged_on = {(line.get("split"), line.get("data")) for line in lines}

@@ -21,7 +21,7 @@ from aoq.errors import UserError
 from aoq.experiments.tables import COLUMNS
 from aoq.progress import warn
 from aoq.recipes import dotted_settings, load_recipe
-from aoq.storage import ROUNDS, RunDirectory, read_json_lines
+from aoq.storage import ROUNDS, RunDirectory, is_ensemble, read_json_lines
 
 Stage = Literal[
     "not started", "training", "not finite", "stopped early", "mining", "finished", "imported"
@@ -376,12 +376,12 @@ def _test_is_current(events: Sequence[Event]) -> bool:
 
 
 def _read_test(run: RunDirectory) -> dict[str, Any]:
-    """The newest result on the test set that was the first; not of ensembles, which have a plus."""
+    """The newest result on the test set that was the first; not of ensembles."""
     results = [
         line
         for line in read_json_lines(run.results)
         if line.get("split") == "test"
-        and "+" not in str(line.get("model"))
+        and not is_ensemble(line)
         and all(_is_number(line.get(name)) for name in METRICS)
     ]
     return next((line for line in results[::-1] if line.get("data") == results[0].get("data")), {})

@@ -33,6 +33,7 @@ from aoq.storage import (
     RunDirectory,
     append_json_line,
     hash_file,
+    hash_models,
     read_json_lines,
     remove_leftovers,
 )
@@ -52,8 +53,7 @@ class ScoredSplit:
 
     @property
     def model_hash(self) -> str:
-        """SHA-256 of the weights; of an ensemble all of them, in order."""
-        return "+".join(hash_file(RunDirectory(run).model) for run in self.runs)
+        return hash_models(self.runs)
 
     @classmethod
     def encode(
@@ -310,8 +310,7 @@ def judge_split(part: ScoredSplit, *, memory: str | None = None) -> Metrics:
 
 def ranks_of(runs: Sequence[Path], dataset: PairDataset, *, data: Path | None) -> JudgedFold:
     """The ranks of a model, or of several as an ensemble: as they are kept, or judged and kept."""
-    model = "+".join(hash_file(RunDirectory(run).require_trained().model) for run in runs)
-    file = ranks_file(runs[0], model=model, dataset=dataset)
+    file = ranks_file(runs[0], model=hash_models(runs), dataset=dataset)
     kept = kept_ranks(file, dataset)
     if kept is None:
         part = ScoredSplit.together(open_splits(runs, split=dataset.split, data=data))
