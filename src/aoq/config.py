@@ -197,7 +197,8 @@ class RoundConfig:
         _require_counts(self, "validation_texts", "validate_every", "patience", "log_every")
         _require(
             0 <= self.warmup_epochs < self.epochs,
-            f"warmup_epochs is {self.warmup_epochs}; it has to be at least 0 and less than epochs.",
+            f"warmup_epochs is {self.warmup_epochs}; it has to be at least 0 and less"
+            f" than epochs, {self.epochs}.",
         )
         for name in ("learning_rate", "decay_factor", "clip_norm"):
             value = getattr(self, name)
