@@ -2,7 +2,7 @@
 # Everything of docs/results.md, from the photographs to the page. Stopped, the same command goes on.
 #   scripts/flickr8k.sh Flickr8k.token.txt Flicker8k_Dataset splits [FOLDER, some gigabytes]
 # The lines that are in results/flickr8k.jsonl count as done: without them everything is trained anew,
-# about seven hours on two cores.
+# about eight hours on two cores.
 set -euo pipefail
 captions=$1 pictures=$2 splits=$3 folder=${4:-runs/flickr8k}
 bin="$(dirname "$0")/../.venv/bin"

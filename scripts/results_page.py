@@ -24,6 +24,7 @@ import tempfile
 from pathlib import Path
 
 from aoq.experiments.definitions import shipped_definitions
+from aoq.experiments.report.page import report_files
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "docs" / "results.md", ROOT / "README.md"]
@@ -33,7 +34,11 @@ _INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DO
 
 
 def report(experiment: str, *, data: Path, out: Path) -> None:
-    """Tables and figures of an experiment, in the place of older ones."""
+    """Tables and figures of an experiment, in the place of older ones.
+
+    The scores of a group stay where it is still drawn, as does the share of online negatives.
+    """
+    place = ROOT / "results" / experiment
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [
@@ -42,10 +47,14 @@ def report(experiment: str, *, data: Path, out: Path) -> None:
             ],
             check=True,
         )
+        drawn = (Path(folder) / "figures").glob("curves-*")
+        left = {"online-share.md", "online-share.csv"}
+        left |= {file.name.replace("curves", "scores") for file in drawn}
+        for file in report_files(place):
+            if file.name not in left:
+                file.unlink()
         for part in ("tables", "figures"):
-            shutil.copytree(
-                Path(folder) / part, ROOT / "results" / experiment / part, dirs_exist_ok=True
-            )
+            shutil.copytree(Path(folder) / part, place / part, dirs_exist_ok=True)
 
 
 def table6() -> str:
