@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -26,6 +27,7 @@ from aoq.mining.candidates import CandidateLists
 from aoq.retrieval.indexing import Contents, build_index
 from aoq.retrieval.matcher import Matcher
 from aoq.storage import RunDirectory, append_json_line, hash_file, read_json_lines
+from aoq.training.checkpoint import hash_model
 from aoq.training.two_rounds import run_recipe
 from aoq.web import history
 from aoq.web.app import make_app
@@ -254,11 +256,11 @@ def test_results_are_those_of_the_runs_own_weights_and_data(served_runs, tmp_pat
 def test_weights_are_not_read_again_for_every_visitor(served_runs, tmp_path, monkeypatch):
     path = shutil.copytree(RunSummary.read(served_runs.bfan).path, tmp_path / "run")
     hashed = []
-    monkeypatch.setattr(history, "hash_file", lambda file: hashed.append(file) or hash_file(file))
+    monkeypatch.setattr(history, "hash_model", lambda run: hashed.append(run) or hash_model(run))
     first = history.results(path)
     assert history.results(path) == first
     assert first.results
-    assert hashed == [RunDirectory(path).model]
+    assert hashed == [path]
 
 
 def test_entries_are_listed_page_by_page(client, matchers):
@@ -414,6 +416,21 @@ def test_what_a_run_without_pictures_or_lists_has_not_is_said(bare):
     hits = bare.get(f"{root}/images", params={"text_number": 0}).json()["hits"]
     assert hits
     assert {hit["picture"] for hit in hits} == {None}
+
+
+def test_a_run_that_cannot_read_pictures_receives_none(bare):
+    name = bare.get("/api/status").json()["runs"][0]["name"]
+
+    async def picture():
+        raise AssertionError("the body was read")
+        yield b""
+
+    async def post() -> httpx.Response:
+        transport = httpx.ASGITransport(bare.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post(f"/api/runs/{name}/texts", content=picture())
+
+    assert asyncio.run(post()).status_code == 409
 
 
 def test_an_upload_is_read_once_whatever_is_asked_of_it(client, monkeypatch):

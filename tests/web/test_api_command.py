@@ -110,5 +110,7 @@ def test_wrong_settings_are_refused():
         serve()
     with pytest.raises(UserError, match="10 potatoes"):
         serve(Path("nowhere"), max_upload="10 potatoes")
+    with pytest.raises(UserError, match="--max-upload is 0;"):
+        serve(Path("nowhere"), max_upload="0MB")
     with pytest.raises(UserError, match="--index is of one run"):
         serve(Path("one"), Path("two"), index=Path("index"))

@@ -170,17 +170,17 @@ async def texts_for_upload(
     run: Run, service: Shared, request: Request, top: Top = 12
 ) -> TextsAnswer:
     """Texts for a picture that is sent as a form with one file."""
-    body = await service.uploads.receive(request)
+    run.require_uploads()
     form = request.headers.get("content-type", "")
 
-    def answer() -> TextsAnswer:
-        run.require_uploads()
+    def answer(body: bytearray) -> TextsAnswer:
         picture = service.uploads.open(body, form)
         token, read = service.uploads.read(picture, run.matcher.encoder)
         found = run.texts_for(read, top=top)
         return found.model_copy(update={"upload": token})
 
-    return await service.workers.do(answer)
+    async with service.uploads.receive(request) as body:
+        return await service.workers.do(answer, body)
 
 
 @router.get("/runs/{run}/score", tags=["search"])

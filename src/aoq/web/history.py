@@ -5,16 +5,18 @@ Read at each request, since a run may still be training while it is looked at.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from aoq.config import Recipe
-from aoq.experiments.runs import METRICS, RunSummary
+from aoq.experiments.events import Event, is_number, read_events
+from aoq.experiments.runs import RunSummary
+from aoq.experiments.tables import METRICS
 from aoq.recipes import dotted_settings
-from aoq.storage import ROUND_ONE, RunDirectory, hash_file, read_json_lines
+from aoq.storage import ROUND_ONE, RunDirectory, read_json_lines
+from aoq.training.checkpoint import hash_model
 from aoq.web.answers import CurvesAnswer, EpochAnswer, ResultAnswer, ResultsAnswer, RoundAnswer
 
 _PLACES = ("data", "candidates")  # folders of this machine, which are nobody's business
@@ -27,7 +29,7 @@ def curves(run: Path) -> CurvesAnswer:
     if RunSummary.read(run).round == "two" and RunDirectory(first).events.is_file():
         folders = {ROUND_ONE: first} | folders
     rounds = [
-        RoundAnswer(name=name, epochs=_epochs(read_json_lines(RunDirectory(folder).events)))
+        RoundAnswer(name=name, epochs=_epochs(read_events(folder)))
         for name, folder in folders.items()
     ]
     return CurvesAnswer(rounds=[shown for shown in rounds if shown.epochs])
@@ -52,9 +54,9 @@ def results(run: Path) -> ResultsAnswer:
 
 
 def _own_results(run: RunSummary) -> list[dict[str, Any]]:
-    """The results of the run's weights as they are, on its own data.
+    """The results of the run's model as it is, on its own data.
 
-    Those of ensembles, of weights since replaced and of other data are in the same file. Where the
+    Those of ensembles, of models since replaced and of other data are in the same file. Where the
     run does not say which data are its own, they are those that it was judged on first.
     """
     directory = RunDirectory(run.path)
@@ -66,40 +68,38 @@ def _own_results(run: RunSummary) -> list[dict[str, Any]]:
     own = {line["split"]: line.get("data") for line in reversed(lines)}
     origins = {"train": run.origins["data"], "dev": run.origins["dev"]}
     own |= {split: data for split, data in origins.items() if data is not None}
-    weights = _hash_of(directory.require_trained().model)
+    model = _hash_of(directory)
     return [
         line
         for line in lines
-        if line.get("model") == weights and line.get("data") == own[line["split"]]
+        if line.get("model") == model and line.get("data") == own[line["split"]]
     ]
 
 
-def _hash_of(weights: Path) -> str:
-    """Of a file that is large, and read again only where it was replaced."""
-    found = weights.stat()
-    return _hash_once(weights, found.st_mtime_ns, found.st_size)
+def _hash_of(run: RunDirectory) -> str:
+    """Of files that are large, and read again only where one was replaced."""
+    files = (run.model, run.vocabulary, run.config)
+    found = [file.stat() for file in files if file.is_file()]
+    return _hash_once(run.path, tuple((each.st_mtime_ns, each.st_size) for each in found))
 
 
 @lru_cache
-def _hash_once(weights: Path, changed: int, size: int) -> str:
-    return hash_file(weights)
+def _hash_once(run: Path, versions: tuple[tuple[int, int], ...]) -> str:
+    return hash_model(run)
 
 
-def _epochs(events: Iterable[Mapping[str, Any]]) -> list[EpochAnswer]:
+def _epochs(events: Iterable[Event]) -> list[EpochAnswer]:
     """One point an epoch; of epochs that were trained again after a kill, the last."""
     losses: dict[int, float] = {}
     validations: dict[int, dict[str, float]] = {}
     for event in events:
-        epoch = event.get("epoch")
-        if not isinstance(epoch, int):
-            continue
-        match event.get("event"):
+        match event["event"]:
             case "epoch":
-                terms = [term for term in event.get("loss", {}).values() if _is_number(term)]
+                terms = [term for term in event.get("loss", {}).values() if is_number(term)]
                 if terms:  # none where only the validation was done again
-                    losses[epoch] = sum(terms)
+                    losses[event["epoch"]] = sum(terms)
             case "validation":
-                validations[epoch] = _figures(event)
+                validations[event["epoch"]] = _figures(event)
     return [
         EpochAnswer(
             epoch=epoch,
@@ -111,8 +111,4 @@ def _epochs(events: Iterable[Mapping[str, Any]]) -> list[EpochAnswer]:
 
 
 def _figures(line: Mapping[str, Any]) -> dict[str, float]:
-    return {name: line[name] for name in METRICS if _is_number(line.get(name))}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return {name: line[name] for name in METRICS if is_number(line.get(name))}

@@ -22,6 +22,13 @@ NUMBER = 2**31 - 1  # no index is larger
 FORM_BYTES = 16_384  # what surrounds a picture in a form: boundaries, headers, a file name
 _BYTES_TO_BEGIN = 512 * 2**20  # addresses that Python, NumPy and Pillow take
 THUMBNAIL, FULL = 320, 1280  # pixels of a shown picture's longer side
+_FLAGS = {  # what who starts a server knows them by
+    "upload_bytes": "--max-upload",
+    "pixels": "--max-pixels",
+    "working": "--workers",
+    "waiting": "--waiting",
+    "seconds": "--timeout",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +49,7 @@ class Limits:
     upload_seconds: float = 20.0
     "For the body of a request to arrive."
     uploads: int = 32
-    "Bodies that arrive at once."
+    "Bodies that arrive or wait for their answer at once."
     connections: int = 512
     head_seconds: float = 10.0
     "For the head of a request to arrive, and between two requests of a connection."
@@ -56,7 +63,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value < 0 or (value == 0 and name != "waiting"):
-                raise UserError(f"{name} is {value}; it has to be more than 0.")
+                least = "at least 0" if name == "waiting" else "more than 0"
+                raise UserError(f"{_FLAGS.get(name, name)} is {value}; it has to be {least}.")
         if self.pixels > MAX_PIXELS:
             raise UserError(
                 f"--max-pixels is {self.pixels:,}; pictures of more than {MAX_PIXELS:,} pixels are "

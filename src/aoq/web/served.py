@@ -1,6 +1,6 @@
 """A run as the server answers for it: the matcher, and what its files tell, in the API's words.
 
-Everything here computes or reads files, so it is called in a worker's thread.
+What computes or reads files here is called in a worker's thread.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class ServedRun:
             raise RefusedError(409, f"The index holds no {kind}s to be found.")
 
     def require_uploads(self) -> None:
-        """Refuse pictures where none can be read."""
+        """Refuse pictures where none can be read; known before one is received."""
         if self._no_uploads is not None:
             raise RefusedError(409, self._no_uploads)
 

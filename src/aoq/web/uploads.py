@@ -1,7 +1,8 @@
 """Pictures that visitors send: received with a limit on everything, decoded elsewhere.
 
 A body is read in pieces and given up as soon as it is too large or too late, whatever its head
-promised. What it holds goes to a process of `aoq.web.decoders`. The regions of the picture are
+promised. It has one of a few places until its answer is there: in line it takes as much memory as
+on its way. What it holds goes to a process of `aoq.web.decoders`. The regions of the picture are
 kept for a while, so that more can be asked of it at no cost; the picture itself is not.
 """
 
@@ -11,7 +12,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -35,20 +36,33 @@ class Uploads:
             max_pixels=limits.pixels, memory=limits.decode_bytes, seconds=limits.decode_seconds
         )
         self._limits = limits
-        self._arriving = 0
+        self.held = 0  # bodies that have a place
         self._kept = Kept[str, ReadPicture](
             most=limits.kept_upload_bytes, size=lambda picture: picture.regions.nbytes
         )
         self._secret = secrets.token_bytes(32)
 
-    async def receive(self, request: Request) -> bytes:
-        """The body of a request, if it is not too large, comes in time and there is room."""
-        if self._arriving >= self._limits.uploads:
+    @asynccontextmanager
+    async def receive(self, request: Request) -> AsyncIterator[bytearray]:
+        """The body of a request, if there is room, for as long as the block lasts.
+
+        Then it is emptied: work that was given up may still stand in line with it.
+        """
+        if self.held >= self._limits.uploads:
             raise busy()
-        self._arriving += 1
+        self.held += 1
+        body = bytearray()
+        try:
+            await self._fill_in_time(body, request)
+            yield body
+        finally:
+            body.clear()
+            self.held -= 1
+
+    async def _fill_in_time(self, body: bytearray, request: Request) -> None:
         try:
             async with asyncio.timeout(self._limits.upload_seconds):
-                return await self._receive(request)
+                await self._fill(body, request)
         except TimeoutError:
             raise RefusedError(
                 408,
@@ -58,26 +72,22 @@ class Uploads:
             ) from None
         except ClientDisconnect:
             raise RefusedError(400, "The upload broke off.", close=True) from None
-        finally:
-            self._arriving -= 1
 
-    async def _receive(self, request: Request) -> bytes:
+    async def _fill(self, body: bytearray, request: Request) -> None:
         most, stream = self._limits.body_bytes, request.stream()
         if int(request.headers.get("content-length", "0")) > most:
             if "expect" not in request.headers:  # else it waits for our answer before it sends
                 await _discard(stream)
             raise self._too_large()
-        body = bytearray()
         async for chunk in stream:
             body += chunk
             if len(body) > most:
                 await _discard(stream)
                 raise self._too_large()
-        return bytes(body)
 
-    def open(self, body: bytes, content_type: str) -> bytes:
+    def open(self, body: bytearray, content_type: str) -> bytes:
         """The one file in a form, as it was sent."""
-        picture = read_form(body, content_type, field=FIELD)
+        picture = read_form(bytes(body), content_type, field=FIELD)
         if not picture:
             raise RefusedError(422, "The uploaded file is empty; send a picture.")
         if len(picture) > self._limits.upload_bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+import pytest
 from playwright.sync_api import expect
 
 from aoq.retrieval.indexing import Contents, build_index
@@ -12,7 +14,7 @@ from aoq.web.app import make_app
 from aoq.web.limits import Limits
 from aoq.web.server import running
 from tests.web.conftest import picture_bytes
-from tests.web.page.visit import BFAN, VSRN, change_status, visiting
+from tests.web.page.visit import BFAN, VSRN, Visit, change_status, visiting
 
 
 def test_two_runs_are_compared_with_ticks_and_ranks(visit, caption, ask):
@@ -90,6 +92,8 @@ def test_runs_with_different_indexes_are_compared_on_the_same_entry(uneven, ask,
 def test_an_entry_that_the_other_index_lacks_is_named(uneven, ask, proposing):
     page = uneven.open("compare", VSRN, other=proposing[1], image=0)
     expect(page.locator(".column").nth(1)).to_contain_text("does not hold this photo")
+    expect(page.locator(".column").first.locator(".rows a")).to_have_count(12)
+    expect(page.locator(".only")).to_have_count(0)
     text = ask("entries", VSRN, kind="text", split="train", limit=1)["entries"][0]
     page = uneven.open("compare", VSRN, other=proposing[1], text_number=text["number"])
     expect(page.locator(".column").nth(1).locator(".card a")).to_have_count(12)
@@ -106,27 +110,46 @@ def test_swapped_runs_are_compared_on_the_same_photo(uneven, first_of_test):
     expect(page.locator(".verdict img")).to_have_attribute("alt", image["text"])
 
 
-def test_photos_of_two_folders_with_the_same_name_are_told_apart(browser, served_runs, tmp_path):
-    folders = [tmp_path / name for name in "ab"]
-    for shade, folder in enumerate(folders):
-        folder.mkdir()
-        (folder / "photo.png").write_bytes(picture_bytes("PNG", size=(64, 48 + shade)))
+@pytest.fixture(scope="module")
+def photos(served_runs, tmp_path_factory) -> Iterator[tuple[str, int, int]]:
+    """A server whose indexes end with two photos of one name, in VSRN's with these numbers."""
+    folder = tmp_path_factory.mktemp("photos")
+    folders = [folder / name for name in "ab"]
+    for shade, pictures in enumerate(folders):
+        pictures.mkdir()
+        (pictures / "photo.png").write_bytes(picture_bytes("PNG", size=(64, 48 + shade)))
     matchers = []
-    for run, pictures in ((served_runs.vsrn, folders), (served_runs.bfan, folders[::-1])):
-        index = tmp_path / f"index-{run.name}"
-        build_index(run, Contents(splits=["test"], pictures=pictures), out=index)
+    for run, order in ((served_runs.vsrn, folders), (served_runs.bfan, folders[::-1])):
+        index = folder / f"index-{run.name}"
+        build_index(run, Contents(splits=["test"], pictures=order), out=index)
         matchers.append(Matcher.load(run, index=index))
     *_, first, second = matchers[0].index.images
     assert first.id == second.id
     limits = Limits()
-    runs = ["vsrn-round-two", "bfan-round-two"]
-    with (
-        running(make_app(matchers, limits=limits), limits) as server,
-        visiting(browser, server, runs) as visit,
-    ):
-        page = visit.open("compare", VSRN, image=first.number)
-        link = page.locator(".column").nth(1).locator("a").first
-        expect(link).to_have_attribute("href", re.compile(rf"[?&]image={second.number}&"))
+    with running(make_app(matchers, limits=limits), limits) as server:
+        yield server, first.number, second.number
+
+
+@pytest.fixture
+def with_photos(browser, photos) -> Iterator[Visit]:
+    with visiting(browser, photos[0], ["vsrn-round-two", "bfan-round-two"]) as visit:
+        yield visit
+
+
+def test_photos_of_two_folders_with_the_same_name_are_told_apart(with_photos, photos):
+    _, first, second = photos
+    page = with_photos.open("compare", VSRN, image=first)
+    link = page.locator(".column").nth(1).locator("a").first
+    expect(link).to_have_attribute("href", re.compile(rf"[?&]image={second}&"))
+
+
+def test_no_answer_is_wrong_where_nothing_belongs_to_the_photo(with_photos, photos):
+    page = with_photos.open("sentences", VSRN, image=photos[1])
+    expect(page.locator(".summary")).to_contain_text("Best 12 of")
+    expect(page.locator(".summary")).not_to_contain_text("correct")
+    page = with_photos.open("compare", VSRN, image=photos[1])
+    expect(page.locator(".column-top p")).to_have_text(["vsrn", "bfan"])
+    expect(page.locator(".verdict")).to_have_text(re.compile(r"^\d+ of the first 12 sentences are"))
 
 
 def test_one_run_alone_is_not_compared(visit):

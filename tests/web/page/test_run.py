@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
+from PIL import Image
 from playwright import sync_api
 from playwright.sync_api import expect
 
-from tests.web.page.visit import BFAN, VSRN, change_status, said, scores_of, to_three_digits
+from tests.web.page.visit import BFAN, VSRN, Visit, change_status, said, scores_of, to_three_digits
 
 
 @pytest.mark.parametrize("kind", ["image", "text"])
@@ -28,10 +30,10 @@ def test_mined_negatives_have_the_scores_of_the_lists(visit, ask, kind):
 
 
 def test_another_anchor_that_cannot_be_had_is_said_to_fail(visit):
-    visit.expected.add(500)
+    visit.expected.add(503)
     page = visit.open("negatives", number=0)
-    failed = {"error": "This cannot be answered."}
-    page.route("**/entries?*", lambda route: route.fulfill(status=500, json=failed))
+    failed = {"error": "The answer took too long."}
+    page.route("**/entries?*", lambda route: route.fulfill(status=503, json=failed))
     page.get_by_role("button", name="Another").click()
     expect(page.get_by_role("alert")).to_contain_text(failed["error"])
     page.unroute_all()
@@ -44,12 +46,24 @@ def test_an_anchor_is_picked_from_the_training_split(visit, ask, kind):
     page = visit.open("negatives", kind=kind, number=0)
     page.get_by_role("button", name="Pick one").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Word").fill("a")
     with page.expect_response(re.compile("query=a")) as response:
-        dialog.get_by_role("button", name="Filter").click()
+        dialog.get_by_label("Word").fill("a")
     found = response.value.json()
     assert found["total"] == ask("entries", kind=kind, split="train", query="a")["total"]
     assert found["total"] < ask("entries", kind=kind, query="a")["total"]
+
+
+@pytest.mark.parametrize(("split", "links"), [("train", 1), ("dev", 0), ("test", 0)])
+def test_mined_negatives_are_offered_for_photos_of_the_training_split(visit, ask, split, links):
+    entry = ask("entries", kind="image", split=split, limit=1)["entries"][0]
+    page = visit.open("photo", image=entry["number"])
+    expect(page.get_by_role("link", name="Sentences for this photo")).to_be_visible()
+    link = page.get_by_role("link", name="Its mined negatives")
+    expect(link).to_have_count(links)
+    if links:
+        link.click()
+        visit.settled()
+        expect(page.locator(".rows").last.locator("a")).to_have_count(12)
 
 
 def test_a_run_without_mined_lists_says_why(visit):
@@ -84,6 +98,62 @@ def test_only_results_on_the_same_data_are_beside_each_other(visit, data, rows):
     change_status(visit.page, change)
     page = visit.open("run")
     expect(page.locator(".wide-table").first.locator("tbody tr")).to_have_count(rows)
+
+
+def unjudged(visit: Visit, run: int, **also: object) -> None:
+    """Let a run have no result on test."""
+    lacking = {"test": None, "test_data": None, **also}
+    change_status(visit.page, lambda status: status["runs"][run].update(lacking))
+    answer = {"settings": {}, "results": []}
+    results = f"**/{visit.runs[run]}/results"
+    visit.page.route(results, lambda route: route.fulfill(json=answer))
+
+
+@pytest.mark.parametrize(("shown", "row", "rows"), [(VSRN, 0, 1), (BFAN, 1, 2)])
+def test_a_run_that_was_not_judged_on_test_has_a_dev_row(visit, client, shown, row, rows):
+    unjudged(visit, VSRN)
+    vsrn = client.get("/api/status").json()["runs"][VSRN]
+    page = visit.open("run", shown)
+    table = page.locator(".wide-table").first.locator("tbody tr")
+    expect(table).to_have_count(rows)
+    expect(table.nth(row).locator("th")).to_have_text(f"{vsrn['label']}, dev")
+    rsum = table.nth(row).locator("td").last
+    assert float(rsum.inner_text()) == pytest.approx(vsrn["dev"]["rsum"], abs=0.051)
+    expect(page.locator(".hint").first).to_contain_text(f"{vsrn['label']} ({vsrn['name']})")
+    expect(page.locator(".hint").first).to_contain_text("aoq evaluate")
+
+
+def test_a_run_that_was_never_judged_is_named_with_what_to_do(visit):
+    unjudged(visit, VSRN, dev=None)
+    page = visit.open("run", VSRN)
+    expect(page.locator(".state")).to_contain_text(visit.runs[VSRN])
+    expect(page.locator(".state")).to_contain_text("aoq evaluate")
+
+
+def test_a_run_on_other_data_is_said_to_be_left_out(visit):
+    change_status(visit.page, lambda status: status["runs"][VSRN].update(test_data="another"))
+    page = visit.open("run")
+    expect(page.locator(".hint")).to_contain_text(f"({visit.runs[VSRN]})")
+
+
+@pytest.mark.parametrize("options", [{"color_scheme": "light"}, {"color_scheme": "dark"}])
+def test_a_table_that_goes_on_is_shaded_where_it_does(visit, options):
+    page = visit.open("run")
+    table = page.locator(".wide-table").first
+    assert shaded_edges(table) == (False, False)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert shaded_edges(table) == (False, True)
+    table.evaluate("one => one.scrollLeft = one.scrollWidth")
+    assert shaded_edges(table) == (True, False)
+
+
+def shaded_edges(table: sync_api.Locator) -> tuple[bool, bool]:
+    """Whether the left and the right edge differ from the paper, seen where no letters are."""
+    paper = table.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    shot = Image.open(io.BytesIO(table.screenshot())).convert("RGB")
+    ground = tuple(map(int, re.findall(r"\d+", paper)))
+    left, right = (shot.getpixel((x, 3)) for x in (0, shot.width - 1))
+    return left != ground, right != ground
 
 
 def test_a_run_that_is_still_training_is_asked_again(visit):

@@ -55,6 +55,29 @@ def test_an_error_is_the_servers_own_sentence(visit, client, run_names):
     expect(page.get_by_role("alert").locator("p")).to_have_text(said(refused.json()["error"]))
 
 
+@pytest.mark.parametrize(
+    ("view", "query", "status"),
+    [("photos", {"text": "zyzzyva"}, 422), ("photo", {"image": 999}, 404)],
+)
+def test_what_cannot_change_is_not_to_be_tried_again(visit, view, query, status):
+    visit.expected.add(status)
+    page = visit.open(view, **query)
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_what_passes_can_be_tried_again(visit, status):
+    visit.expected.add(status)
+    page = visit.page
+    busy = {"error": "The server is busy."}
+    page.route("**/images?*", lambda route: route.fulfill(status=status, json=busy))
+    visit.open("photos", text="a bird")
+    page.unroute_all()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".grid .card a")).to_have_count(12)
+
+
 def test_an_example_is_a_link_and_the_way_back_leads_to_it(visit):
     page = visit.open("photos")
     example = page.locator(".example").first
@@ -170,12 +193,14 @@ def test_a_file_that_is_too_large_is_not_even_sent(visit, tmp_path):
     assert posted == []
 
 
-def test_a_photo_can_be_picked_by_a_word(visit):
+def test_a_photo_can_be_picked_by_typing_a_word(visit):
     page = visit.open("sentences")
     page.get_by_role("button", name="Pick one").click()
     dialog = page.get_by_role("dialog", name="Pick a photo")
-    dialog.get_by_label("Word").fill("bear")
-    dialog.get_by_role("button", name="Filter").click()
+    expect(dialog.get_by_label("Word")).to_be_focused()
+    with page.expect_response(re.compile("query=bear")):
+        page.keyboard.type("bear")
+    expect(dialog.locator("[aria-busy]")).to_have_count(0)
     expect(dialog.locator(".choice img").first).to_have_attribute("alt", re.compile("."))
     dialog.locator(".choice").first.click()
     expect(dialog).to_have_count(0)
@@ -190,7 +215,7 @@ def test_the_choice_is_what_was_asked_for_last(visit):
     held: list[sync_api.Route] = []
     page.route(re.compile("query=bear"), lambda route: held.append(route))
     dialog.get_by_label("Word").fill("bear")
-    dialog.get_by_role("button", name="Filter").click()
+    page.keyboard.press("Enter")
     dialog.get_by_role("button", name="Others").click()
     expect(dialog.locator("[aria-busy]")).to_have_count(0)
     others = dialog.locator(".choice img")

@@ -6,6 +6,7 @@
 
 const KEPT_ANSWERS = 200;
 const CHANGING = /\/(status|curves|results)$/;
+const PASSING = [0, 429, 503]; // no connection, too many at once, too late
 const kept = new Map();
 
 /** What went wrong, in a sentence for the person. */
@@ -13,6 +14,11 @@ export class ApiError extends Error {
   constructor(sentence, status) {
     super(sentence);
     this.status = status;
+  }
+
+  /** Whether the same question may be answered later. */
+  get passes() {
+    return PASSING.includes(this.status);
   }
 }
 

@@ -19,14 +19,14 @@ export function prose(text) {
   return text.split("`").map((part, at) => (at % 2 ? h("code", {}, part) : part));
 }
 
-/** The server's own sentence, with a way to try again. */
+/** The server's own sentence, with a way to try again where that may help. */
 export function failure(error, again) {
   return h(
     "div",
     { class: "state failed", role: "alert" },
     icon("warning"),
     h("p", {}, ...prose(error.message)),
-    again && h("button", { type: "button", onclick: again }, "Try again"),
+    again && error.passes && h("button", { type: "button", onclick: again }, "Try again"),
   );
 }
 

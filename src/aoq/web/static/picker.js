@@ -8,25 +8,30 @@ import { load, photo, waitingCards, waitingRows } from "./parts.js";
 import { sampleOf } from "./queries.js";
 
 const SHOWN = { image: 24, text: 16 };
+const PAUSE = 250; // milliseconds in typing after which a word counts as written
 
 /** Ask the person for an entry; null where the dialog is closed, or the view left, without one. */
 export function pick(page, kind, { split = "test" } = {}) {
   return new Promise((resolve) => {
     let chosen = null;
     let seed = randomSeed();
+    let typing;
     const place = h("div", { class: "choices" });
     const word = h("input", {
       type: "search",
       id: "picker-word",
       placeholder: "Only those with the word…",
       autocomplete: "off",
+      oninput: () => (clearTimeout(typing), (typing = setTimeout(show, PAUSE))),
     });
-    const show = () =>
-      load({ alive: () => dialog.open }, place, {
+    const show = () => {
+      clearTimeout(typing);
+      return load({ alive: () => dialog.open }, place, {
         waiting: [kind === "image" ? waitingCards(12) : waitingRows(8)],
         ask: () => found(page.run.name, kind, { split, word: word.value.trim(), seed }),
         show: (answer) => [entries(answer, kind, (entry) => ((chosen = entry), dialog.close()))],
       });
+    };
     const shuffle = h(
       "button",
       { type: "button", onclick: () => ((word.value = ""), (seed = randomSeed()), show()) },
@@ -48,7 +53,6 @@ export function pick(page, kind, { split = "test" } = {}) {
         { class: "line", onsubmit: (event) => (event.preventDefault(), show()) },
         h("label", { class: "unseen", for: "picker-word" }, "Word"),
         word,
-        h("button", {}, "Filter"),
         shuffle,
       ),
       place,
@@ -56,6 +60,7 @@ export function pick(page, kind, { split = "test" } = {}) {
     page.signal.addEventListener("abort", () => dialog.close());
     document.body.append(dialog);
     dialog.showModal();
+    word.focus();
     show();
   });
 }

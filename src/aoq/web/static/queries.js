@@ -25,9 +25,18 @@ async function numberedImages(run, number, text, top) {
   }
 }
 
-/** Sentences for a photo of the index or for an uploaded picture. */
+/**
+ * Sentences for a photo of the index or for an uploaded picture. A photo that was indexed without
+ * captions has no correct ones, so none of them counts as wrong either.
+ */
 export async function textsFor(run, { image, upload }, top) {
-  return upload ? textsForUpload(run, upload, top) : ofRun(run, "texts", { image, top });
+  if (upload) return textsForUpload(run, upload, top);
+  const [answer, { captions }] = await Promise.all([
+    ofRun(run, "texts", { image, top }),
+    photoWithCaptions(run, image),
+  ]);
+  if (captions.length) return answer;
+  return { ...answer, hits: answer.hits.map((hit) => ({ ...hit, correct: null })) };
 }
 
 /**

@@ -178,12 +178,14 @@ function compared(page, place, runs, query) {
       const kind = byPhoto ? "sentences" : "photos";
       if (!byPhoto) fillIn(answers.find((answer) => answer.query)?.query.text ?? "");
       const keyOf = keyIn(runs);
-      const found = answers.map((answer) => new Set(answer.hits?.map(keyOf)));
-      const inOther = answers.map((_, at) => (hit) => found[1 - at].has(keyOf(hit)));
-      const sentence = verdict(answers, inOther[0], runs, kind);
+      const found = answers.map((answer) => answer.hits && new Set(answer.hits.map(keyOf)));
+      const onlyHere = answers.map(
+        (_, at) => (hit) => Boolean(found[1 - at]) && !found[1 - at].has(keyOf(hit)),
+      );
+      const sentence = verdict(answers, onlyHere[0], runs, kind);
       announce(sentence);
       const columns = answers.map((answer, at) =>
-        column(runs[at], answer, inOther[at], byPhoto),
+        column(runs[at], answer, onlyHere[at], byPhoto),
       );
       return [
         h("div", { class: "verdict" }, picture, h("p", {}, sentence)),
@@ -233,11 +235,11 @@ function keyIn([one, other]) {
  * What the two answers have in common, and, where both know what is correct, which has it further
  * up, as a sentence.
  */
-function verdict(answers, inOther, runs, kind) {
+function verdict(answers, onlyLeft, runs, kind) {
   if (answers.some((answer) => answer.error))
     return "There is nothing to compare where a run gives no answer.";
   const [left, right] = answers.map((answer) => answer.hits);
-  const shared = left.filter(inOther).length;
+  const shared = left.filter((hit) => !onlyLeft(hit)).length;
   const common = `${shared} of the first ${left.length} ${kind} are in both.`;
   const isKnown = (hits) => hits.some((hit) => hit.correct !== null);
   if (!isKnown(left) || !isKnown(right)) return common;
@@ -258,7 +260,7 @@ function rankVerdict(left, right, runs) {
   return `${winner.label} has its first correct answer at rank ${better}, ${than}.`;
 }
 
-function column(run, answer, inOther, byPhoto) {
+function column(run, answer, onlyHere, byPhoto) {
   const top = h(
     "div",
     { class: "column-top" },
@@ -266,7 +268,7 @@ function column(run, answer, inOther, byPhoto) {
     h("p", {}, answer.error ? run.model : standing(answer.hits, run)),
   );
   if (answer.error) return h("div", { class: "column" }, top, h("div", {}, failure(answer.error)));
-  const extra = (hit) => !inOther(hit) && h("span", { class: "only" }, "only here");
+  const extra = (hit) => onlyHere(hit) && h("span", { class: "only" }, "only here");
   const list = byPhoto
     ? sentenceList(
         answer.hits,

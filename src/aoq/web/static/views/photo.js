@@ -97,7 +97,7 @@ function choose(page) {
   });
 }
 
-function detail(page, query, { picture, captions }, asked) {
+function detail(page, query, { entry, picture, captions }, asked) {
   const { run } = page;
   const sentence = sentenceOf(asked, captions);
   const stage = h("div", { class: "stage-place" }, h("div", { class: "stage" }, picture));
@@ -129,7 +129,7 @@ function detail(page, query, { picture, captions }, asked) {
       ),
     h("h2", { class: "small" }, "A sentence of your own"),
     sentenceForm(page, "", (text) => page.go("photo", { ...query, text }), { button: "Look" }),
-    links(page, query),
+    links(page, query, entry),
   );
   lookAt(page, { query, sentence, stage, words, picture });
   return [stage, panel];
@@ -142,7 +142,7 @@ function sentenceOf(asked, captions) {
   return captions.find((caption) => caption.number === asked.number) ?? asked;
 }
 
-function links(page, query) {
+function links(page, query, entry) {
   const { run } = page;
   return h(
     "p",
@@ -150,8 +150,8 @@ function links(page, query) {
     h("a", { href: address("sentences", { run: run.name, ...query }) }, "Sentences for this photo"),
     page.status.runs.length > 1 &&
       h("a", { href: address("compare", { run: run.name, ...query }) }, "Compare runs on it"),
-    query.image !== null &&
-      run.has_negatives &&
+    run.has_negatives &&
+      entry?.split === "train" && // where negatives are mined
       h(
         "a",
         { href: address("negatives", { run: run.name, kind: "image", number: query.image }) },

@@ -36,12 +36,7 @@ export function show(page) {
     load(page, results, {
       waiting: [blank()],
       ask: () => Promise.all([asked(), get("/api/status")]),
-      show: ([answer, { runs }]) =>
-        resultTables(
-          run,
-          answer.results,
-          judgedAlike(run, runs),
-        ),
+      show: ([answer, { runs }]) => resultTables(run.name, answer.results, runs),
     }),
     load(page, curves, {
       waiting: [h("div", { class: "charts tall" }, blank(), blank(), blank())],
@@ -54,12 +49,6 @@ export function show(page) {
       show: (answer) => settingsTable(answer.settings),
     }),
   ]);
-}
-
-/** Other runs with a result on the same test set: recalls on another one cannot be compared. */
-function judgedAlike(run, runs) {
-  const { test_data: data } = runs.find((one) => one.name === run.name);
-  return data === null ? [] : runs.filter((one) => one.name !== run.name && one.test_data === data);
 }
 
 function facts(run) {
@@ -89,23 +78,26 @@ function blank() {
   return h("div", { class: "blank waiting" }, h("i"));
 }
 
-function resultTables(run, results, others) {
+/**
+ * What a run came to, beside the others on the same test set: recalls on another one cannot be
+ * compared. A run that was not judged on test has what its training says of dev.
+ */
+function resultTables(name, results, runs) {
   const title = h("h2", {}, "Results");
-  if (!results.length)
-    return [
-      title,
-      h(
-        "p",
-        { class: "state" },
-        "This run has not been evaluated: ",
-        h("code", {}, "aoq evaluate RUN"),
-        " does it.",
-      ),
-    ];
+  const run = runs.find((one) => one.name === name);
+  const own = results.length || !run.dev ? results : [{ split: "dev", ...run.dev }];
+  const others = runs.filter((one) => one !== run);
+  const judged = others.filter((one) => one.test);
+  const isAlike = (one) => run.test_data !== null && one.test_data === run.test_data;
+  const unjudged = others.filter((one) => !one.test);
   const rows = [
-    ...results.map((result) => [`${run.label}, ${result.split}`, result]),
-    ...others.map((other) => [`${other.label}, test`, other.test]),
+    ...own.map((result) => [`${run.label}, ${result.split}`, result]),
+    ...judged.filter(isAlike).map((one) => [`${one.label}, test`, one.test]),
+    ...unjudged.filter((one) => one.dev).map((one) => [`${one.label}, dev`, one.dev]),
   ];
+  if (!own.some(({ split }) => split === "test")) unjudged.unshift(run);
+  const remarks = [notJudged(unjudged), judgedElsewhere(judged.filter((one) => !isAlike(one)))];
+  if (!rows.length) return [title, h("div", { class: "state" }, ...remarks)];
   return [
     title,
     h(
@@ -114,7 +106,34 @@ function resultTables(run, results, others) {
       "Recalls in percent, ranks from 1; the best of the test split in bold.",
     ),
     metricTable(rows),
+    ...remarks.filter(Boolean),
   ];
+}
+
+function notJudged(runs) {
+  if (!runs.length) return null;
+  return h(
+    "p",
+    { class: "hint" },
+    `Not judged on the test split: ${named(runs)}; `,
+    h("code", {}, "aoq evaluate"),
+    ` with ${runs.length > 1 ? "their folders" : "its folder"} does it.`,
+    runs.some((one) => one.dev) && " A dev row is of the validation that chose the weights.",
+  );
+}
+
+function judgedElsewhere(runs) {
+  if (!runs.length) return null;
+  return h(
+    "p",
+    { class: "hint" },
+    `Left out, as not known to be judged on the same data: ${named(runs)}.`,
+  );
+}
+
+/** Labels say what was trained, and several runs may share one. */
+function named(runs) {
+  return runs.map(({ label, name }) => `${label} (${name})`).join(", ");
 }
 
 function metricTable(rows) {
