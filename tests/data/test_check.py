@@ -12,6 +12,7 @@ import pytest
 from aoq.cli import app
 from aoq.cli.doctor import show_report
 from aoq.config import Recipe
+from aoq.data import check
 from aoq.data.check import check_dataset
 from aoq.data.findings import Finding, Report
 from aoq.data.opening import open_dataset, training_captions
@@ -42,6 +43,15 @@ def change_captions(folder: Path, split: str, changes: dict[int, str]) -> None:
     for line, caption in changes.items():
         lines[line] = caption
     path.write_text("\n".join(lines) + "\n")
+
+
+FEW_IMAGES = check.FEW_IMAGES
+
+
+@pytest.fixture(autouse=True)
+def one_image_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small folders show what else is odd."""
+    monkeypatch.setattr(check, "FEW_IMAGES", 1)
 
 
 @pytest.fixture
@@ -412,6 +422,23 @@ def test_pictures_that_moved_are_a_warning(built: Path) -> None:
         check_dataset(built, thorough=True), "Pictures that are no longer where they were"
     )
     assert (finding.count, finding.is_error) == (2, False)
+
+
+def test_splits_too_small_to_judge_by_are_one_warning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "FEW_IMAGES", FEW_IMAGES)
+    write_precomp(folder, "dev", images=49)
+    report = check_dataset(folder)
+    assert report.errors == ()
+    assert report.warnings == (
+        f"Splits of fewer than 50 images: 49 in dev of {folder} (2 in all); "
+        "R@10 says little among so few; judge on more pictures.",
+    )
+    assert report.findings[0].places[1] == f"3 in test of {folder}"
+    for split in ("dev", "test"):
+        write_precomp(folder, split, images=50)
+    assert check_dataset(folder).findings == ()
 
 
 def test_numbers_of_another_count_than_the_words_are_warned_about(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_a_folder_is_extracted_with_a_summary_of_what_was_left_out(
     aoq(*build, given, "--features", out)
     for name in ("train.features.npy", "dev.features.npy", "test.json"):
         assert (direct / name).read_bytes() == (given / name).read_bytes()
-    with pytest.raises(UserError, match="out exists already; choose another place or add --force"):
+    with pytest.raises(UserError, match=r"another place or add --force \(in Python, force=True\)"):
         aoq("extract", folder, "--backbone", vit, "--out", out)
 
 
@@ -218,6 +219,30 @@ def test_the_next_command_is_one_that_can_be_pasted(
     assert f"next: aoq run vsrn-flickr8k --data '{data}' --out 'runs/my data'" in said
 
 
+@pytest.mark.parametrize(
+    ("options", "alike"),
+    [
+        ([], "--grid 3"),
+        (["--grid", 2], "--grid 2"),
+        (["--backbone", "some/network"], "--backbone some/network --grid 3"),
+        (["--out", "regions", "--force"], "--features regions"),
+    ],
+)
+@pytest.mark.usefixtures("mean_colour")
+def test_extracted_pictures_are_followed_by_the_build_of_the_documents(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[object],
+    alike: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    photos(tmp_path / "photos", 1)
+    aoq("extract", "photos", *options)
+    expected = f"next: aoq data build captions.csv --pictures photos {alike} --out data/mine\n"
+    assert expected in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("mean_colour")
 def test_scenes_are_followed_by_their_own_recipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -245,3 +270,16 @@ def test_regions_named_by_folder_and_file_fit_karpathys_names(tmp_path: Path) ->
     build = ("data", "build", tmp_path / "dataset.json", "--features", tmp_path / "a.tsv")
     aoq(*build, "--out", tmp_path / "built")
     assert open_dataset(tmp_path / "built", "test").image_ids == ("val2014/2.jpg",)
+
+
+def test_regions_fit_names_whose_accents_are_encoded_otherwise(tmp_path: Path) -> None:
+    """The pictures were extracted on a Mac, and are not here."""
+    names = [f"Käse {number}.jpg" for number in range(3)]
+    lines = [f"{unicodedata.normalize('NFC', name)},some cheese" for name in names]
+    (tmp_path / "captions.csv").write_text("\n".join(["image,caption", *lines]))
+    there = [unicodedata.normalize("NFD", name) for name in names]
+    regions = [bottom_up_line(name, seed=number) for number, name in enumerate(there)]
+    (tmp_path / "a.tsv").write_bytes(b"".join(regions))
+    build = ("data", "build", tmp_path / "captions.csv", "--features", tmp_path / "a.tsv")
+    aoq(*build, "--out", tmp_path / "built")
+    assert open_dataset(tmp_path / "built", "train").image_ids[0] in "".join(lines)

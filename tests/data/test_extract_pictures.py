@@ -22,6 +22,7 @@ from aoq.data.pictures import (
     decode,
     find_fault,
     find_pictures,
+    load_picture,
     picture_size,
 )
 from aoq.errors import UserError
@@ -109,6 +110,20 @@ def test_the_camera_orientation_is_followed(kind: str, orientation: int) -> None
     )
     assert difference.mean() < 3
     assert picture_size(turned) == (80, 60)
+
+
+def test_a_loaded_picture_is_upright_rgb_in_its_own_size(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = tmp_path / "a.jpg"
+    gradient((80, 60)).convert("L").save(file, exif=exif)
+    picture = load_picture(file)
+    assert (picture.mode, picture.size) == ("RGB", (60, 80))
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(
+        PictureError, match=rf"{file} is damaged or truncated \(image file is trunc"
+    ):
+        load_picture(file)
 
 
 def test_damaged_exif_data_is_no_reason_to_refuse_a_picture() -> None:

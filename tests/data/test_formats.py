@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -162,6 +163,47 @@ def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(pictures: Pa
     assert "; a.jpg is there: write that name." in report
     assert "x.csv, line 3: the picture z.jpg is not in" in report
     assert "; expected every picture there." in report
+
+
+NFC, NFD = (unicodedata.normalize(form, "Käse/Brötchen.jpg") for form in ("NFC", "NFD"))
+MIXED = NFC.split("/")[0] + "/" + NFD.split("/")[1]
+
+
+def with_accents(pictures: Path, *names: str) -> None:
+    for name in names:
+        (pictures / name).parent.mkdir(exist_ok=True)
+        write(pictures, name, ascii(name))
+
+
+@pytest.mark.parametrize(("there", "written"), [(NFD, NFC), (NFC, NFD), (MIXED, NFC)])
+def test_a_picture_is_found_however_its_accents_are_encoded(
+    pictures: Path, there: str, written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Macs encode them in another way than most programs, and archives keep that."""
+    with_accents(pictures, there)
+    lines = f"{written},bread\n{there},bread and cheese\na.jpg,a cat\nb.jpg,a dog\nc.jpg,a cow\n"
+    record, *others = read(pictures, "x.csv", f"image,caption\n{lines}")
+    assert len(others) == 3
+    assert record.image_id == written
+    assert record.picture == pictures / there
+    assert record.captions == ("bread", "bread and cheese")
+    assert capsys.readouterr().err == ""  # no picture is without a caption
+
+
+def test_split_lists_may_encode_accents_otherwise(pictures: Path) -> None:
+    with_accents(pictures, NFD)
+    write(pictures.parent, "dev.txt", f"{MIXED}\n")
+    (record,) = read(pictures, "x.token", f"{NFC}#0\tbread\n", splits=pictures.parent)
+    assert (record.image_id, record.split, record.picture) == (NFC, "dev", pictures / NFD)
+
+
+def test_of_pictures_that_look_the_same_the_exact_one_is_meant_or_none(pictures: Path) -> None:
+    with_accents(pictures, NFC, NFD)
+    records = read(pictures, "x.csv", f"image,caption\n{NFD},bread\n{NFC},cheese\n")
+    assert [record.picture for record in records] == [pictures / NFD, pictures / NFC]
+    report = refusal(pictures, "x.csv", f"image,caption\n{MIXED},bread\n")
+    assert f"x.csv, line 2: the picture {MIXED} is not in" in report
+    assert "; several look the same, in other encodings of accents: rename all but one." in report
 
 
 def test_a_split_list_without_endings_is_answered_with_the_names(pictures: Path) -> None:

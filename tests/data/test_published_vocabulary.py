@@ -227,7 +227,7 @@ def test_what_is_no_vocabulary_is_refused(file, data, sentence):
 
 
 def test_a_missing_file_is_refused(file):
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="is no file"):
         read_vocabulary(file)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aoq.data.regions import RegionSource
 
 Grid = Literal[1, 2, 3, 6]
+QUICK_GRID: Grid = 3  # to begin with: it trains faster, and is a mean of what was extracted
 Workers = Annotated[int, Parameter(validator=Number(gte=0))]
 
 
@@ -72,6 +73,9 @@ def extract(
     if regions is not None:
         raise UserError(f"--regions is for bottom-up files; {source} is none; use --grid.")
     _extract_folder(source, region_source(backbone, grid), out=out, workers=workers, force=force)
+    network = ("--backbone", backbone) if backbone else ()
+    alike = ("--features", out) if out else (*network, "--grid", grid or QUICK_GRID)
+    _suggest_build("captions.csv", "--pictures", source, *alike)
 
 
 def open_regions(path: Path, *, regions: int | None) -> RegionTable:
@@ -112,8 +116,6 @@ def _extract_folder(
     say(f"{len(pictures):,} pictures: {n_regions} regions of {width:,} numbers each ({source.id})")
     if out is not None:
         _write(table, out, folder, force=force)
-    alike = ("--features", out) if out else ("--backbone", source.backbone, "--grid", source.grid)
-    _suggest_build("captions.csv", "--pictures", folder, *alike)
 
 
 def _suggest_build(*arguments: object) -> None:

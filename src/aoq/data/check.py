@@ -35,6 +35,7 @@ from aoq.storage import MANIFEST, hash_file
 from aoq.types import SPLITS
 
 ROWS_AT_ONCE = 256
+FEW_IMAGES = 50  # among which to find the right one
 
 
 def check_dataset(folder: Path, *, run: Path | None = None, thorough: bool = False) -> Report:
@@ -55,6 +56,7 @@ def check_dataset(folder: Path, *, run: Path | None = None, thorough: bool = Fal
             [fault for dataset in datasets for fault in byte_string_captions(folder, dataset)],
         ),
         *_missing_splits(folder),
+        *_small_splits(folder, datasets),
         *check_captions.find_repeats(folder, datasets),
         *check_captions.find_odd_lengths(folder, datasets),
     ]
@@ -102,6 +104,18 @@ def _missing_splits(folder: Path) -> list[Finding]:
         "Splits that are missing",
         [f"{folder} has no {split}" for split in SPLITS if split not in present],
         "training needs train and dev, and `aoq run` judges on test",
+    )
+
+
+def _small_splits(folder: Path, datasets: Iterable[PairDataset]) -> list[Finding]:
+    return warning(
+        f"Splits of fewer than {FEW_IMAGES} images",
+        [
+            f"{len(dataset)} in {dataset.split} of {folder}"
+            for dataset in datasets
+            if dataset.split in ("dev", "test") and len(dataset) < FEW_IMAGES
+        ],
+        "R@10 says little among so few; judge on more pictures",
     )
 
 

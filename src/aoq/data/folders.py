@@ -23,7 +23,6 @@ def written_folder(
 ) -> Iterator[Path]:
     """A folder that takes its place when it is complete; what it replaces stays until then."""
     check = partial(refuse_taken, folder, what=what, is_ours=is_ours, force=force, sources=sources)
-    check()
     with replacing_folder(folder, check=check) as temporary:
         yield temporary
 
@@ -50,7 +49,9 @@ def refuse_taken(
             f"{folder} exists and is no {what} of aoq; remove it yourself or choose another place."
         )
     if not force:
-        raise UserError(f"{folder} exists already; choose another place or add --force.")
+        raise UserError(
+            f"{folder} exists already; choose another place or add --force (in Python, force=True)."
+        )
 
 
 def place_in(folder: Path, path: Path) -> Path | None:

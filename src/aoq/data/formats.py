@@ -9,13 +9,13 @@ there is to mend.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from aoq.data.brought import byte_string_problems, is_file, normal_name, read_lines
-from aoq.data.names import NameHints
+from aoq.data.names import Names
 from aoq.data.pictures import find_pictures
 from aoq.data.readers import Entry, read_entries
 from aoq.errors import UserError, raise_problems
@@ -73,33 +73,38 @@ def read_records(
     problems: list[str] = []
     images: dict[str, list[Entry]] = {}
     claims: list[Claim] = []
+    files = _names_in(pictures)
+    there = Names(files)
+    image_of: dict[str, str] = {}  # the first spelling that the captions have for a file
     for entry in read_entries(captions_file, pictures=pictures, problems=problems):
-        image = _name_below(pictures, entry.image)
+        name = _name_below(pictures, entry.image)
+        image = image_of.setdefault(there.find(name) or name, name)
         images.setdefault(image, []).append(entry)
         if entry.split and splits is None:
             claims.append(Claim(entry.place, image, entry.split))
     if splits is None:
-        unused = [name for name in _names_in(pictures) if name not in images]
+        unused = [name for name in files if name not in image_of]
         reason = f"without a caption in {captions_file}"
     else:
-        listed = [
-            replace(claim, image=_name_below(pictures, claim.image))
-            for claim in read_split_lists(splits)
-        ]
-        claims = listed
-        problems += _unmentioned(listed, images, captions_file)
-        names = {claim.image for claim in listed}
-        unused = [name for name in images if name not in names]
+        captioned = Names(images)
+        for claim in read_split_lists(splits):
+            name = _name_below(pictures, claim.image)
+            claims.append(replace(claim, image=captioned.find(name) or name))
+        problems += _unmentioned(claims, captioned, captions_file)
+        listed = {claim.image for claim in claims}
+        unused = [name for name in images if name not in listed]
         reason = f"in no list of {splits}"
-        images = {name: entries for name, entries in images.items() if name in names}
+        images = {name: entries for name, entries in images.items() if name in listed}
+    paths = {image: pictures / file for file, image in image_of.items() if image in images}
     split_of = settle_splits(claims, problems)
-    split_of |= share_out({name: pictures / name for name in images}, split_of)
+    split_of |= share_out(paths, split_of)
     records = _to_records(
         images,
+        paths=paths,
         pictures=pictures,
+        there=there if need_pictures else None,
         split_of=split_of,
         problems=problems,
-        need_pictures=need_pictures,
     )
     raise_problems(problems)
     if not records:
@@ -109,35 +114,33 @@ def read_records(
     return records
 
 
-def _unmentioned(
-    listed: Sequence[Claim], images: Mapping[str, Sequence[Entry]], captions_file: Path
-) -> list[str]:
+def _unmentioned(listed: Iterable[Claim], captioned: Names, captions_file: Path) -> list[str]:
     """Pictures of the split lists that nothing is said about."""
-    missing = [claim for claim in listed if claim.image not in images]
-    if not missing:
-        return []
-    names = NameHints(images)
     return [
         f"{claim.place}: {claim.image} has no caption in {captions_file}; "
-        f"{names.hint(claim.image) or 'expected one or more'}."
-        for claim in missing
+        f"{captioned.hint(claim.image) or 'expected one or more'}."
+        for claim in listed
+        if captioned.find(claim.image) is None
     ]
 
 
 def _to_records(
     images: dict[str, list[Entry]],
     *,
+    paths: Mapping[str, Path],
     pictures: Path,
+    there: Names | None,
     split_of: dict[str, Split],
     problems: list[str],
-    need_pictures: bool,
 ) -> list[Record]:
-    """Join what belongs to an image, and note what is wrong with it."""
+    """Join what belongs to an image, and note what is wrong with it.
+
+    Its picture must be `there`, the names in the folder, unless features make up for it.
+    """
     problems += byte_string_problems(
         (entry.place, entry.caption) for entries in images.values() for entry in entries
     )
     records: list[Record] = []
-    names: NameHints | None = None
     taken: dict[tuple[str, str], str] = {}
     for name, entries in images.items():
         problems += [
@@ -148,15 +151,14 @@ def _to_records(
         path, place = PurePosixPath(name), entries[0].place
         if path.is_absolute() or ".." in path.parts:
             problems.append(f"{place}: {name} leads out of {pictures}; expected a path inside it.")
-        elif need_pictures and not is_file(pictures / path):
-            names = names or NameHints(_names_in(pictures))
+        elif there is not None and not is_file(paths[name]):
             problems.append(
                 f"{place}: the picture {name} is not in {pictures}; "
-                f"{names.hint(name) or 'expected every picture there'}."
+                f"{there.hint(name) or 'expected every picture there'}."
             )
         record = Record(
             image_id=entries[0].image_id or name,
-            picture=pictures / path,
+            picture=paths[name],
             split=split_of[name],
             captions=tuple(entry.caption for entry in entries),
             caption_ids=tuple(e.caption_id or f"{name}#{k}" for k, e in enumerate(entries)),
@@ -165,7 +167,7 @@ def _to_records(
         ids += [("caption", i, e.place) for i, e in zip(record.caption_ids, entries, strict=True)]
         for kind, identifier, where in ids:
             first = taken.setdefault((kind, identifier), where)
-            if first is not where:
+            if first != where:
                 problems.append(
                     f"{where}: the {kind} id {identifier} is taken by {first}; ids must differ."
                 )

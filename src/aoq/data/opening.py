@@ -41,7 +41,10 @@ def splits_of(folder: Path) -> tuple[str, ...]:
     if is_built(folder):
         return tuple(read_manifest(folder)["splits"])
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; name the folder of a data set.")
+        raise UserError(
+            f"{folder} is no folder; name the folder of a data set; if it was moved, name its "
+            "place with --data FOLDER."
+        )
     present = tuple(
         split
         for split in PRECOMP_SPLITS

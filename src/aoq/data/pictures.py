@@ -98,19 +98,31 @@ def unreadable(error: Exception) -> Fault:
 
 def decode(picture: Picture, canvas: Canvas, *, max_pixels: int = MAX_PIXELS) -> Pixels:
     """A picture of any kind as RGB, upright, squashed. (side, side, 3)"""
-    with open_picture(picture, max_pixels=max_pixels) as image:
-        try:
-            image.draft("RGB", (2 * canvas.side, 2 * canvas.side))  # large JPEGs at a fraction
-            image.load()  # some formats have their Exif data at the end
-            squashed = upright(image).resize((canvas.side, canvas.side), canvas.resample)
-        except MemoryError as error:
-            raise PictureError(picture, TOO_DEMANDING) from error
-        except Exception as error:
-            detail = " ".join(str(error).split())[:100] or type(error).__name__
-            hint = "replace the picture or leave it out"
-            fault = Fault("is damaged or truncated", hint, detail=detail)
-            raise PictureError(picture, fault) from error
+    with open_picture(picture, max_pixels=max_pixels) as image, _refuse_damaged(picture):
+        image.draft("RGB", (2 * canvas.side, 2 * canvas.side))  # large JPEGs at a fraction
+        image.load()  # some formats have their Exif data at the end
+        squashed = upright(image).resize((canvas.side, canvas.side), canvas.resample)
     return np.asarray(squashed)
+
+
+def load_picture(picture: Picture) -> Image:
+    """A picture of any kind as RGB, upright, in its own size and shape."""
+    with open_picture(picture) as image, _refuse_damaged(picture):
+        image.load()
+        return upright(image)
+
+
+@contextmanager
+def _refuse_damaged(picture: Picture) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise PictureError(picture, TOO_DEMANDING) from error
+    except Exception as error:
+        detail = " ".join(str(error).split())[:100] or type(error).__name__
+        hint = "replace the picture or leave it out"
+        fault = Fault("is damaged or truncated", hint, detail=detail)
+        raise PictureError(picture, fault) from error
 
 
 def find_fault(picture: Picture) -> Fault | None:

@@ -43,7 +43,7 @@ _NEEDLESS = frozenset(
 def read_vocabulary(path: Path) -> Vocabulary:
     """A published vocabulary, in JSON or pickled by Python 2 or 3."""
     if not path.is_file():
-        raise UserError(f"{path} does not exist; expected a vocabulary, .json or .pkl.")
+        raise UserError(f"{path} is no file; expected a vocabulary, .json or .pkl.")
     with path.open("rb") as file:
         is_json = file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
     return Vocabulary.load(path) if is_json else _read_pickle(path)

@@ -23,6 +23,7 @@ from aoq.data.brought import json_fault, parse_json, read_text, shown, wrong_fie
 from aoq.data.dataset import Array
 from aoq.data.extract import load_regions
 from aoq.data.folders import written_folder
+from aoq.data.names import Names
 from aoq.data.opening import map_features
 from aoq.data.pictures import picture_size
 from aoq.data.regions import Boxes, RegionSource, grid_boxes
@@ -207,11 +208,13 @@ def is_region_folder(folder: Path) -> bool:
 def rows_of(table: RegionTable, names: Iterable[Sequence[str]]) -> list[int]:
     """The row of each image by the first of its names that the table knows."""
     row_of = {image_id: row for row, image_id in enumerate(table.ids)}
+    known = Names(row_of)
     rows: list[int] = []
     problems: list[str] = []
     taken: dict[int, str] = {}
     for known_as in names:
-        row = next((row_of[name] for name in known_as if name in row_of), None)
+        found = map(known.find, known_as)
+        row = next((row_of[name] for name in found if name is not None), None)
         if row is None:
             problems.append(
                 f"{known_as[0]} has no regions in {table.name}; expected an image of that id, or "
