@@ -65,6 +65,14 @@ def best_of_rows(matrix, depth):
     return np.argsort(-matrix, axis=1, kind="stable")[:, :depth]
 
 
+def proposed_pairs(proposals):
+    """Whether either side proposes a pair. (images, texts)"""
+    proposed = np.zeros((len(proposals.i2t), len(proposals.t2i)), dtype=bool)
+    np.put_along_axis(proposed, proposals.i2t.astype(np.int64), True, axis=1)
+    np.put_along_axis(proposed.T, proposals.t2i.astype(np.int64), True, axis=1)
+    return proposed
+
+
 def assert_exact(lists, matrix, positives):
     """Ids and scores are those of the full matrix, ties included."""
     full = negatives_of(matrix, positives)

@@ -11,6 +11,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from aoq.mining.candidates import CandidateLists
+from aoq.mining.saved import saved_file
+from aoq.processes import ALONE, Processes
 from aoq.storage import RunDirectory
 from tests.commands import aoq, assert_refused
 from tests.conftest import write_precomp
@@ -94,10 +96,16 @@ def test_a_budget_changes_nothing_and_one_that_is_too_small_is_refused(folder, t
 
 
 def test_what_killed_processes_left_behind_is_removed_when_the_lists_are_there(folder, tmp_path):
-    (tmp_path / ".lists.0-of-1.saved.abcdefgh.part").write_text("killed while it saved")
-    (tmp_path / ".lists.1-of-2.saved").write_text("killed when there were two")
-    assert aoq("mine", folder / "run", "--out", tmp_path / "lists").returncode == 0
-    assert not list(tmp_path.glob(".*"))
+    lists, others = tmp_path / "lists", saved_file(tmp_path / "other.lists", ALONE)
+    saved = saved_file(lists, Processes(1, 2))
+    saved.parent.mkdir()
+    saved.write_text("killed when there were two")
+    saved.with_name(".0-of-1.safetensors.abcdefgh.part").write_text("killed while it saved")
+    others.parent.mkdir()
+    others.write_text("of other lists, which are still being mined")
+    assert aoq("mine", folder / "run", "--out", lists).returncode == 0
+    assert list(tmp_path.glob(".*")) == [others.parent]
+    assert others.exists()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aoq.config import MiningConfig
 from aoq.mining.candidates import CandidateLists
-from aoq.mining.direction import Direction
+from aoq.mining.direction import OneWay
 from aoq.mining.offline import mine_together
 from aoq.processes import ALONE, Processes, join_processes
 from aoq.scoring.inner_product import InnerProduct
@@ -98,7 +98,7 @@ def test_lists_are_gathered_in_parts_that_end_anywhere(monkeypatch):
 def test_gathered_lists_are_finished_a_few_parts_at_a_time(monkeypatch):
     """What several processes found is not held all at once."""
     monkeypatch.setattr("aoq.mining.together._ANCHORS_AT_ONCE", 9)
-    finish, apply_rules, ahead, done = Direction.finish, Direction._apply_rules, [], []
+    finish, apply_rules, ahead, done = OneWay.finish, OneWay._apply_rules, [], []
 
     def counted(parts):
         done.clear()
@@ -111,9 +111,9 @@ def test_gathered_lists_are_finished_a_few_parts_at_a_time(monkeypatch):
         done.append(len(anchors))
         return apply_rules(direction, anchors, keys)
 
-    monkeypatch.setattr(Direction, "_apply_rules", slowly)
+    monkeypatch.setattr(OneWay, "_apply_rules", slowly)
     monkeypatch.setattr(
-        Direction,
+        OneWay,
         "finish",
         lambda direction, parts, **rest: finish(direction, counted(parts), **rest),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,14 +15,17 @@ from aoq.config import MiningConfig
 from aoq.errors import UserError
 from aoq.experiments.mining_report import report_view
 from aoq.mining import report as module
-from aoq.mining.candidates import Provenance
+from aoq.mining import sides
+from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.captions import words_of
 from aoq.mining.offline import mine_together
 from aoq.mining.report import MiningReport, mining_report, report_file
+from aoq.mining.rerank import rerank
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding
 from tests.conftest import WORDS, uneven_dataset
+from tests.mining.cases import best_of_rows, negatives_of, proposed_pairs
 
 PERCENTILES = (5, 25, 50, 75, 95)
 NO_RULES = MiningConfig(depth_texts=6, depth_images=4)
@@ -52,10 +56,11 @@ def encode(dataset, *, whole_numbers=True, seed=0):
     return EncodedDataset(*(Encoding(torch.from_numpy(part).float()) for part in parts))
 
 
-def mine_and_report(config, dataset=DATASET, encoded=None, **options):
+def mine_and_report(config, dataset=DATASET, encoded=None, proposals=None, **options):
     encoded = encoded or encode(dataset)
     scorer, captions = InnerProduct(), dataset.captions
-    mined = mine_together(
+    mine_all = mine_together if proposals is None else partial(rerank, proposals=proposals)
+    mined = mine_all(
         scorer,
         encoded,
         dataset.positives,
@@ -66,13 +71,24 @@ def mine_and_report(config, dataset=DATASET, encoded=None, **options):
     return mined, mining_report(scorer, encoded, dataset, mined, config=config, **options)
 
 
+def some_proposals(dataset, *, depth_texts=40, depth_images=16):
+    """Proposals of a model that knows nothing."""
+    shape = len(dataset), dataset.n_texts
+    random = negatives_of(np.random.default_rng(1).normal(size=shape), dataset.positives)
+    i2t = best_of_rows(random, depth_texts).astype(np.int32)
+    t2i = best_of_rows(random.T, depth_images).astype(np.int32)
+    i2t_scores, t2i_scores = (np.full(ids.shape, np.nan, np.float32) for ids in (i2t, t2i))
+    return CandidateLists(i2t, i2t_scores, t2i, t2i_scores, Provenance("proposes", ""))
+
+
 def full_matrix(encoded, dtype=torch.float32):
     images, texts = (part.vectors.to(dtype).double() for part in (encoded.images, encoded.texts))
     return (images @ texts.T).numpy()
 
 
 def hardest_first(row, own):
-    others = [candidate for candidate in range(len(row)) if candidate not in own]
+    """What is neither the anchor's own nor out of the running."""
+    others = [other for other, score in enumerate(row) if other not in own and score > -np.inf]
     return sorted(others, key=lambda candidate: (-row[candidate], candidate))
 
 
@@ -126,9 +142,18 @@ def check_scores(found, values):
     assert found.percentiles == pytest.approx(wanted, abs=1e-4)
 
 
-def check_dropped(config, report, *, dataset=DATASET, anchors=None):
+def among(proposals, scores, positives):
+    """The scores with all but positives and what is proposed put out of the running."""
+    counts = proposed_pairs(proposals)
+    counts[tuple(positives.pairs.T)] = True
+    return np.where(counts, scores, -np.inf)
+
+
+def check_dropped(config, report, *, dataset=DATASET, anchors=None, proposals=None):
     """Compare what each rule dropped, and the examples of it, with plain loops."""
     scores = full_matrix(encode(dataset))
+    if proposals is not None:
+        scores = among(proposals, scores, dataset.positives)
     for of_texts, direction in ((False, report.i2t), (True, report.t2i)):
         everyone = range(dataset.n_texts if of_texts else len(dataset))
         those = everyone if anchors is None else anchors[of_texts]
@@ -161,7 +186,7 @@ def check_dropped(config, report, *, dataset=DATASET, anchors=None):
 
 @pytest.mark.parametrize("at_once", [7, 512])
 def test_what_each_rule_dropped_is_what_plain_loops_drop(monkeypatch, at_once):
-    monkeypatch.setattr(module, "_CANDIDATES_AT_ONCE", at_once)
+    monkeypatch.setattr(sides, "_CANDIDATES_AT_ONCE", at_once)
     config = EVERY_RULE
     mined, report = mine_and_report(config)
     assert mined.n_excused == (0, 0)
@@ -198,17 +223,47 @@ def test_some_anchors_stand_for_all_evenly_spread():
     check_dropped(EVERY_RULE, report, anchors=anchors)
 
 
-class Pairwise(InnerProduct):
-    """Scores pairs only."""
+def test_of_re_ranked_lists_only_what_was_proposed_counts_as_dropped():
+    proposals = some_proposals(DATASET)
+    mined, report = mine_and_report(EVERY_RULE, proposals=proposals)
+    check_dropped(EVERY_RULE, report, proposals=proposals)
+    for side, direction in enumerate((report.i2t, report.t2i)):
+        assert direction.n_excused == mined.n_excused[side]
+        equal, *others = direction.dropped
+        assert equal.scores.n > equal.scores.n_sampled > 0
+        assert all(part.scores.n == part.scores.n_sampled > 0 for part in others)
 
-    def score_matrix(self, images, texts):
+
+def test_the_report_on_re_ranked_lists_scores_positives_and_what_was_proposed_only(monkeypatch):
+    proposals, score_matrix, n_scored = some_proposals(DATASET), InnerProduct.score_matrix, []
+
+    def counting(scorer, images, texts):
+        n_scored.append(len(images) * len(texts))
+        return score_matrix(scorer, images, texts)
+
+    encoded, config = encode(DATASET), replace(EVERY_RULE, precision="bfloat16")
+    mined, _ = mine_and_report(config, encoded=encoded, proposals=proposals)
+    monkeypatch.setattr(InnerProduct, "score_matrix", counting)
+    mining_report(InnerProduct(), encoded, DATASET, mined, config=config, sample=DATASET.n_texts)
+    n_pairs = proposed_pairs(proposals).sum() + len(DATASET.positives.pairs)
+    assert sum(n_scored) == 4 * n_pairs  # from both sides, rounded and exact
+
+
+@pytest.fixture
+def rank_nothing(monkeypatch):
+    """Called, it lets scorers score pairs only."""
+
+    def refuse(*_):
         raise AssertionError("the report ranks anchors")
 
+    return lambda: monkeypatch.setattr(InnerProduct, "score_matrix", refuse)
 
-def test_a_report_without_a_sample_counts_and_ranks_nothing():
+
+def test_a_report_without_a_sample_counts_and_ranks_nothing(rank_nothing):
     encoded, config = encode(DATASET), replace(EVERY_RULE, precision="bfloat16")
     mined, _ = mine_and_report(config, encoded=encoded)
-    report = mining_report(Pairwise(), encoded, DATASET, mined, config=config, sample=0)
+    rank_nothing()
+    report = mining_report(InnerProduct(), encoded, DATASET, mined, config=config, sample=0)
     for side, direction in enumerate((report.i2t, report.t2i)):
         assert (direction.n_ranked, direction.recall) == (0, None)
         assert {part.rule: part.scores.n for part in direction.dropped} == {
@@ -240,10 +295,11 @@ def test_positives_and_kept_candidates_are_described_by_their_scores(monkeypatch
     assert (sampled.i2t.kept.n, sampled.i2t.kept.n_sampled) == (40 * 6, 10 * 6)
 
 
-def test_without_rules_and_rounding_nothing_is_ranked_again():
+def test_without_rules_and_rounding_nothing_is_ranked_again(rank_nothing):
     encoded = encode(DATASET)
     mined, _ = mine_and_report(NO_RULES, encoded=encoded)
-    report = mining_report(Pairwise(), encoded, DATASET, mined, config=NO_RULES)
+    rank_nothing()
+    report = mining_report(InnerProduct(), encoded, DATASET, mined, config=NO_RULES)
     for direction in (report.i2t, report.t2i):
         assert (direction.dropped, direction.n_ranked, direction.recall) == ((), 0, None)
 
@@ -254,11 +310,14 @@ def test_numbers_that_bfloat16_holds_lose_nothing_by_rounding():
     assert report.i2t.n_ranked == len(DATASET)
 
 
-def test_recall_is_the_share_of_exact_candidates_that_rounded_scores_find():
+@pytest.mark.parametrize("proposals", [None, some_proposals(DATASET)], ids=["all", "proposed"])
+def test_recall_is_the_share_of_exact_candidates_that_rounded_scores_find(proposals):
     encoded = encode(DATASET, whole_numbers=False)
     config = replace(EVERY_RULE, precision="bfloat16")
-    _, report = mine_and_report(config, encoded=encoded)
+    _, report = mine_and_report(config, encoded=encoded, proposals=proposals)
     exact, coarse = full_matrix(encoded), full_matrix(encoded, torch.bfloat16)
+    if proposals is not None:
+        exact, coarse = (among(proposals, each, DATASET.positives) for each in (exact, coarse))
     for direction, of_texts, depth in ((report.i2t, False, 6), (report.t2i, True, 4)):
         relation = DATASET.positives.swapped if of_texts else DATASET.positives
         rows = zip(exact.T, coarse.T, strict=True) if of_texts else zip(exact, coarse, strict=True)

@@ -41,6 +41,7 @@ from tests.mining.cases import (
     five_texts_an_image,
     matrix_of,
     negatives_of,
+    proposed_pairs,
     threads,
 )
 from tests.mining.processes import run_together
@@ -73,14 +74,6 @@ def some_proposals(*, depth_texts=40, depth_images=10):
 
 
 ALL = proposals_of(MATRIX.T[::-1].T, POSITIVES, depth_texts=145, depth_images=29)
-
-
-def proposed_pairs(proposals):
-    """Whether either side proposes a pair. (images, texts)"""
-    proposed = np.zeros((len(proposals.i2t), len(proposals.t2i)), dtype=bool)
-    np.put_along_axis(proposed, proposals.i2t.astype(np.int64), True, axis=1)
-    np.put_along_axis(proposed.T, proposals.t2i.astype(np.int64), True, axis=1)
-    return proposed
 
 
 def reranked(proposals, *, matrix=MATRIX, config=CONFIG, **settings):
@@ -253,6 +246,34 @@ def reranked_case(case: Case, proposals, config):
         provenance=NOWHERE,
         captions=case.captions,
     )
+
+
+def test_a_struck_pair_counts_once_whoever_proposes_it():
+    captions = [f"caption {number}" for number in range(N_TEXTS)]
+    proposals = some_proposals()
+    by_image = np.zeros((N_IMAGES, N_TEXTS), dtype=bool)
+    np.put_along_axis(by_image, proposals.i2t.astype(np.int64), True, axis=1)
+    by_text = proposed_pairs(replace(proposals, i2t=proposals.i2t[:, :0]))
+    # An image proposes a text, a text an image, both each other, and neither the other.
+    for case in (
+        by_image & ~by_text,
+        by_text & ~by_image,
+        by_image & by_text,
+        ~by_image & ~by_text,
+    ):
+        case[tuple(POSITIVES.pairs.T)] = False
+        image, text = np.argwhere(case)[0]
+        captions[text] = captions[5 * image]
+    mined = reranked(proposals, config=replace(CONFIG, equal_captions=True), captions=captions)
+    struck = {
+        (image, text)
+        for text, words in enumerate(captions)
+        for image, own in enumerate(np.split(np.array(captions), N_IMAGES))
+        if words in own and text // 5 != image
+    }
+    n_proposed = sum(proposed_pairs(proposals)[pair] for pair in struck)
+    assert 0 < n_proposed < len(struck)
+    assert mined.n_dropped == {"equal captions": (n_proposed, n_proposed)}
 
 
 def test_an_anchor_that_rules_leave_too_few_keeps_the_best_of_its_own_proposals():

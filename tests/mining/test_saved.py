@@ -15,11 +15,13 @@ from safetensors.numpy import load_file, save_file
 
 from aoq.config import MiningConfig
 from aoq.mining.candidates import CandidateLists, Provenance
-from aoq.mining.direction import Direction
+from aoq.mining.direction import OneWay
 from aoq.mining.offline import mine_together
-from aoq.mining.saved import SavedSweep
+from aoq.mining.saved import SavedSweep, saved_file
+from aoq.mining.sides import Side
 from aoq.mining.sweep import Sweep
 from aoq.mining.toplists import TopLists
+from aoq.processes import ALONE
 from aoq.scoring.inner_product import InnerProduct
 from aoq.storage import RunDirectory
 from tests.kills import KilledError
@@ -132,7 +134,7 @@ def test_every_process_goes_on_by_itself(tmp_path, monkeypatch, always_saved, st
 
     whole, _ = run_together(2, lambda each: mine_and_save(None, processes=each))
     with monkeypatch.context() as patch:
-        patch.setattr(Direction, "complete", _die)
+        patch.setattr(OneWay, "complete", _die)
         with pytest.raises(KilledError):
             run_together(2, mine)
     again, _ = run_together(2, mine)
@@ -231,8 +233,9 @@ def test_saving_takes_no_more_than_a_fiftieth_of_the_time(tmp_path, monkeypatch)
     now += 10
     assert saved.is_due()
 
-    def slow(*_, **__):
+    def slow(_, path, **__):
         nonlocal now
+        path.touch()
         now += 2
 
     monkeypatch.setattr("aoq.mining.saved.save_file", slow)
@@ -246,9 +249,7 @@ def test_saving_takes_no_more_than_a_fiftieth_of_the_time(tmp_path, monkeypatch)
 
 def sweep_of_one_stripe():
     return Sweep(
-        InnerProduct(),
-        encoded_from(MATRIX),
-        POSITIVES,
+        Side.of_images(InnerProduct(), encoded_from(MATRIX), POSITIVES),
         images=slice(0, 120),
         i2t=TopLists(120, depth=5, n_candidates=600),
         t2i=TopLists(600, depth=5, n_candidates=120),
@@ -265,7 +266,6 @@ from pathlib import Path
 import numpy as np, torch
 from aoq.config import MiningConfig
 from aoq.mining.candidates import Provenance
-from aoq.mining.direction import Direction
 from aoq.mining.offline import mine_together
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
@@ -388,7 +388,7 @@ def test_the_command_goes_on_after_it_was_killed_while_it_encoded_and_while_it_r
     kept = {piece: piece.stat().st_mtime_ns for piece in pieces if piece.exists()}
     assert 3 <= len(kept) < len(pieces)
 
-    saved = tmp_path / ".lists.0-of-1.saved"
+    saved = saved_file(lists, ALONE)
     assert kill_when(start(COMMAND, *arguments), lambda: stripes_saved(saved) >= 2)
     assert all(piece.stat().st_mtime_ns == written for piece, written in kept.items())
     assert not lists.exists()

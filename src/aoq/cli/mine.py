@@ -56,8 +56,8 @@ def mine(
         Deep lists of a faster model: for a model that is too slow to rank everything (scan, bfan),
         which then ranks only what is in them.
     sample
-        With --proposals: images, and texts, that are ranked against everything to tell how much
-        the proposals miss; 0 for none.
+        Images, and texts, that are ranked once more to show what the rules drop and how much
+        rounding and --proposals miss; 0 for none.
     depth_texts
         Hardest texts kept for each image; default, as of all that follows: the run's recipe.
     depth_images

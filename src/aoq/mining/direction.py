@@ -1,13 +1,14 @@
-"""One kind of list, from what a sweep found to what the rules leave."""
+"""Lists one way and both: how they are to be, and what the rules leave of what a sweep found."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 
+from aoq.config import MiningConfig
 from aoq.errors import UserError
 from aoq.mining.filters import Rules
 from aoq.mining.sides import Side
@@ -16,6 +17,7 @@ from aoq.mining.workers import worker_threads
 from aoq.progress import warn
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.precision import rounded
 from aoq.scoring.protocol import Scorer
 from aoq.types import Bools, Floats, Ids, Int32s, Positives
 
@@ -50,7 +52,7 @@ class Finished:
 
 
 @dataclass(frozen=True, eq=False)
-class Direction(Generic[E]):
+class OneWay(Generic[E]):
     """The lists of one side: how deep they are, and what may not be in them."""
 
     side: Side[E]
@@ -163,38 +165,67 @@ class Direction(Generic[E]):
         return lists.best(slice(0, len(anchors)))
 
 
-def directions(
-    scorer: Scorer[E],
-    encoded: EncodedDataset[E],
-    rules: Rules,
-    *,
-    depth_texts: int,
-    depth_images: int,
-) -> tuple[Direction[E], Direction[E]]:
-    """The lists of images and those of texts, as deep as wanted or as the set allows."""
-    depth_texts, depth_images = (
-        usable_depth(depth, positives, what=what, skip_first=rules.skip_first)
-        for depth, positives, what in (
-            (depth_texts, rules.struck, "texts"),
-            (depth_images, rules.struck.swapped, "images"),
+@dataclass(frozen=True, eq=False)
+class BothWays(Generic[E]):
+    """The lists of images and those of texts, by the same rules."""
+
+    i2t: OneWay[E]
+    t2i: OneWay[E]
+    labels: Mapping[str, str]
+    "The rules that there are, by kind, as people read them."
+    n_equal: int
+    "Pairs that are struck out because of an equal caption."
+
+    @classmethod
+    def from_config(
+        cls,
+        config: MiningConfig,
+        scorer: Scorer[E],
+        encoded: EncodedDataset[E],
+        positives: Positives,
+        captions: Sequence[str] | None,
+    ) -> BothWays[E]:
+        """As deep as wanted or as the set allows; scores are rounded where that is wanted."""
+        scorer = rounded(scorer, config.precision)
+        rules = Rules.from_config(config, scorer, encoded, positives, captions)
+        struck, skip_first = rules.struck, rules.skip_first
+        depth_texts, depth_images = (
+            usable_depth(wanted, relation, what=what, skip_first=skip_first)
+            for wanted, relation, what in (
+                (config.depth_texts, struck, "texts"),
+                (config.depth_images, struck.swapped, "images"),
+            )
         )
-    )
-    return (
-        Direction(
-            Side.of_images(scorer, encoded, rules.struck),
-            depth=depth_texts,
-            skip_first=rules.skip_first,
-            ceilings=rules.ceilings_i2t,
-            near=rules.near_texts,
-        ),
-        Direction(
-            Side.of_texts(scorer, encoded, rules.struck),
-            depth=depth_images,
-            skip_first=rules.skip_first,
-            ceilings=rules.ceilings_t2i,
-            near=rules.near_images,
-        ),
-    )
+        return cls(
+            i2t=OneWay(
+                Side.of_images(scorer, encoded, struck),
+                depth=depth_texts,
+                skip_first=skip_first,
+                ceilings=rules.ceilings_i2t,
+                near=rules.near_texts,
+            ),
+            t2i=OneWay(
+                Side.of_texts(scorer, encoded, struck),
+                depth=depth_images,
+                skip_first=skip_first,
+                ceilings=rules.ceilings_t2i,
+                near=rules.near_images,
+            ),
+            labels=rules.labels,
+            n_equal=len(struck.pairs) - len(positives.pairs),
+        )
+
+    def nbytes(self, images: slice) -> int:
+        """Memory of the lists of these images, and of all texts about them."""
+        n_texts = len(self.t2i.side.anchors)
+        return self.i2t.nbytes(images.stop - images.start) + self.t2i.nbytes(n_texts)
+
+    def new_lists(self, images: slice) -> tuple[TopLists, TopLists]:
+        n_images, n_texts = images.stop - images.start, len(self.t2i.side.anchors)
+        return (
+            self.i2t.new_lists(images, n_candidates=n_texts),
+            self.t2i.new_lists(slice(0, n_texts), n_candidates=n_images),
+        )
 
 
 def usable_depth(wanted: int, positives: Positives, *, what: str, skip_first: int = 0) -> int:

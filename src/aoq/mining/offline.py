@@ -13,15 +13,12 @@ from typing import TypeVar
 
 from aoq.config import MiningConfig
 from aoq.mining.candidates import CandidateLists, Provenance
-from aoq.mining.direction import directions
-from aoq.mining.filters import Rules
-from aoq.mining.saved import SavedSweep, plan_of
+from aoq.mining.direction import BothWays
 from aoq.mining.sweep import Sweep
-from aoq.mining.together import Mined, finish_together, run_sweep
+from aoq.mining.together import Mined, sweep_together
 from aoq.processes import ALONE, Processes
 from aoq.scoring.blocks import block_size_for
 from aoq.scoring.encoded import EncodedDataset
-from aoq.scoring.precision import rounded, tensor_cores
 from aoq.scoring.protocol import Scorer
 from aoq.types import Positives
 
@@ -75,42 +72,16 @@ def mine_together(
     With a file `saved`, a killed process goes on where it last saved (every `save_every` seconds
     at the most), and ends up with the same lists, bit by bit.
     """
-    scorer = rounded(scorer, config.precision)
-    rules = Rules.from_config(config, scorer, encoded, positives, captions)
-    images, texts = directions(
-        scorer,
-        encoded,
-        rules,
-        depth_texts=config.depth_texts,
-        depth_images=config.depth_images,
-    )
+    ways = BothWays.from_config(config, scorer, encoded, positives, captions)
     share = processes.share(positives.n_images)
-    n_images, n_texts = share.stop - share.start, positives.n_texts
     if block_size is None:
-        beside = images.nbytes(n_images) + texts.nbytes(n_texts)
-        block_size = block_size_for(config.memory, encoded, beside=beside)
-    sweep = Sweep(
-        scorer,
-        encoded,
-        rules.struck,
-        images=share,
-        i2t=images.new_lists(share, n_candidates=n_texts),
-        t2i=texts.new_lists(slice(0, n_texts), n_candidates=n_images),
-        block_size=block_size,
+        block_size = block_size_for(config.memory, encoded, beside=ways.nbytes(share))
+    return sweep_together(
+        Sweep(ways.i2t.side, share, *ways.new_lists(share), block_size=block_size),
+        ways,
+        config=config,
+        provenance=provenance,
+        processes=processes,
+        saved=saved,
+        save_every=save_every,
     )
-    plan = plan_of(config, provenance, processes, block_size)
-    n_equal = len(rules.struck.pairs) - len(positives.pairs)
-    with tensor_cores(config.precision):
-        keeper = SavedSweep(saved, plan, at_least=save_every) if saved else None
-        run_sweep(sweep, keeper, processes)
-        return finish_together(
-            sweep,
-            images,
-            texts,
-            rules,
-            n_equal=(n_equal, n_equal),
-            config=config,
-            provenance=provenance,
-            processes=processes,
-            block_size=block_size,
-        )

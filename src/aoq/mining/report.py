@@ -3,8 +3,9 @@
 Whoever turns a rule on should see what it does: how many candidates it drops, whether those score
 like positives or like the ones that are kept, and a few of them in words. Mining counts what it
 drops but does not remember it, so for the rest some anchors are ranked once more, against
-everything. Without rules and in full precision there is nothing to find out that way: the report
-then holds the scores of positives and of kept candidates, and costs next to nothing.
+everything, or everything that was proposed to them. Without rules and in full precision there is
+nothing to find out that way: the report then holds the scores of positives and of kept candidates,
+and costs next to nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from aoq.config import MiningConfig
 from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
 from aoq.mining.captions import words_of
-from aoq.mining.direction import Direction, directions
+from aoq.mining.direction import OneWay
 from aoq.mining.filters import (
     EQUAL_CAPTIONS,
     NEAR_CAPTIONS,
@@ -33,8 +34,7 @@ from aoq.mining.filters import (
 from aoq.mining.sides import Side
 from aoq.mining.together import Mined
 from aoq.mining.toplists import ids_of, keys_of, scores_of
-from aoq.progress import progress_bar
-from aoq.scoring.blocks import evenly_spread, ranges
+from aoq.scoring.blocks import evenly_spread
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import rounded
 from aoq.scoring.protocol import Scorer
@@ -46,7 +46,6 @@ PERCENTILES = (5, 25, 50, 75, 95)
 EXAMPLES = 3  # of every rule and direction
 _SAMPLED = 20_000  # positive pairs, and lists of either kind
 _SCORES_HELD = 2**26  # at the most: all of those anchors at COCO's size, fewer beyond it
-_CANDIDATES_AT_ONCE = 512
 _LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -105,7 +104,7 @@ class DirectionReport:
     n_ranked: int
     "Anchors that were ranked once more: the sample of what was dropped, and of recall."
     recall: float | None
-    "Of rounded scores: the share of the candidates in full precision that they find."
+    "Of rounded scores: how much they find of what full precision finds among the same candidates."
 
 
 @dataclass(frozen=True)
@@ -169,32 +168,26 @@ def mining_report(
 
     Percentiles are those of 20,000 positive pairs and of 20,000 lists of either kind, and of what
     was dropped from the lists of `sample` images and texts, evenly spread over the data set. These
-    are scored against everything, which a slow model may be spared: 0 leaves them out.
+    are scored against all that could be in their lists, which a slow model may be spared: 0 leaves
+    them out.
     """
     exact = None if config.precision == "float32" else scorer
     scorer = rounded(scorer, config.precision)
-    lists, rules, positives = mined.lists, mined.rules, dataset.positives
+    lists, ways, positives = mined.lists, mined.ways, dataset.positives
     pairs = positives.pairs[evenly_spread(len(positives.pairs), _SAMPLED)]
-    both = directions(
-        scorer,
-        encoded,
-        rules,
-        depth_texts=lists.depth_texts,
-        depth_images=lists.depth_images,
-    )
     i2t, t2i = (
         _report_direction(
-            direction,
+            way,
             dataset,
             kept_scores=kept_scores,
-            labels=rules.labels,
+            labels=ways.labels,
             n_dropped={rule: numbers[which] for rule, numbers in mined.n_dropped.items()},
             n_excused=mined.n_excused[which],
             exact=exact,
             sample=sample,
         )
-        for which, (direction, kept_scores) in enumerate(
-            zip(both, (lists.i2t_scores, lists.t2i_scores), strict=True)
+        for which, (way, kept_scores) in enumerate(
+            ((ways.i2t, lists.i2t_scores), (ways.t2i, lists.t2i_scores))
         )
     )
     of_positives = pair_scores(scorer, encoded, replace(positives, pairs=pairs))
@@ -207,7 +200,7 @@ def mining_report(
 
 
 def _report_direction(
-    direction: Direction[E],
+    way: OneWay[E],
     dataset: PairDataset,
     *,
     kept_scores: Floats,
@@ -218,7 +211,7 @@ def _report_direction(
     sample: int,
 ) -> DirectionReport:
     """One direction; `exact` is the scorer in full precision where the lists are rounded."""
-    side, depth = direction.side, direction.depth
+    side, depth = way.side, way.depth
     of_texts = side.anchors_are_texts
     positives = dataset.positives.swapped if of_texts else dataset.positives
     n_ranked = min(sample, max(1, _SCORES_HELD // positives.n_texts))
@@ -231,7 +224,7 @@ def _report_direction(
     found: list[Int32s] = []
     for ranking in _rank(side, anchors, positives):
         found.append(ranking.ids[:depth])
-        for rule, dropped in _dropped(direction, ranking, labels).items():
+        for rule, dropped in _dropped(way, ranking, labels).items():
             scores[rule].append(ranking.scores[dropped])
             if dropped.any():
                 hardest = int(dropped.argmax())
@@ -269,45 +262,47 @@ class _Ranking:
 
 
 def _rank(side: Side[E], anchors: Ids, positives: Positives) -> Iterator[_Ranking]:
-    """Rank some anchors against everything; the candidates are read once."""
+    """Rank some anchors against all that the side knows of, also what else it strikes out."""
     if not len(anchors):
         return
-    kinds = ("texts", "images") if side.anchors_are_texts else ("images", "texts")
-    ids = np.arange(positives.n_texts)
-    scores = np.empty((len(anchors), len(ids)), np.float32)
-    rows = side.anchors[torch.from_numpy(anchors)]
-    description = f"rank {len(anchors)} {kinds[0]} for the report"
-    with progress_bar(description, total=len(ids), unit=kinds[1]) as update:
-        for block in ranges(len(ids), _CANDIDATES_AT_ONCE):
-            scores[:, block] = side.matrix(rows, side.candidates[block])
-            update(advance=block.stop - block.start)
-    np.nan_to_num(scores, copy=False, nan=_LOWEST)  # float16 can overflow
-    for anchor, row in zip(anchors.tolist(), scores, strict=True):
-        own = positives.texts_of(anchor)
-        keys = np.sort(keys_of(np.delete(row, own), np.delete(ids, own)))[::-1]
-        yield _Ranking(anchor, float(row[own].max(initial=_LOWEST)), ids_of(keys), scores_of(keys))
+    whole = replace(side, positives=positives)
+    for anchor, (ids, scores) in zip(anchors.tolist(), whole.negatives(anchors), strict=True):
+        keys = np.sort(keys_of(_finite(scores), ids))[::-1]
+        yield _Ranking(anchor, _best_positive(whole, anchor), ids_of(keys), scores_of(keys))
 
 
-def _dropped(
-    direction: Direction[E], ranking: _Ranking, labels: Mapping[str, str]
-) -> dict[str, Bools]:
+def _best_positive(side: Side[E], anchor: int) -> float:
+    """The score of the closest positive of an anchor, if it has any."""
+    own = torch.from_numpy(side.positives.texts_of(anchor))
+    if not len(own):
+        return _LOWEST
+    anchors = side.anchors[slice(anchor, anchor + 1)]
+    return float(_finite(side.matrix(anchors, side.candidates[own])).max())
+
+
+def _finite(scores: Floats) -> Floats:
+    """Numbers that can be ranked and written: float16 can overflow."""
+    return np.nan_to_num(scores, copy=False, nan=_LOWEST)
+
+
+def _dropped(way: OneWay[E], ranking: _Ranking, labels: Mapping[str, str]) -> dict[str, Bools]:
     """Which candidates each rule, by its label, keeps out of the list of an anchor.
 
     A candidate counts for the first rule that drops it, if it ranks above the last that is kept.
     """
     anchor, ids = ranking.anchor, ranking.ids
     nothing = np.zeros(len(ids), dtype=bool)
-    equal = direction.side.positives.contains(anchor, ids)
-    ceilings, near_of = direction.ceilings, direction.near
+    equal = way.side.positives.contains(anchor, ids)
+    ceilings, near_of = way.ceilings, way.near
     high = nothing if ceilings is None else (ranking.scores > ceilings[anchor]) & ~equal
     near = nothing if near_of is None else near_of(np.array(anchor), ids) & ~equal & ~high
-    last = direction.skip_first + direction.depth
+    last = way.skip_first + way.depth
     left = np.flatnonzero(~(equal | high | near))
     if len(left) < last:  # the anchor is excused
         high = near = nothing
         left = np.flatnonzero(~equal)
     first = nothing.copy()
-    first[left[: direction.skip_first]] = True
+    first[left[: way.skip_first]] = True
     in_reach = np.arange(len(ids)) < left[last - 1]
     dropped = {EQUAL_CAPTIONS: equal, SCORE_SHARE: high, NEAR_CAPTIONS: near, SKIP_FIRST: first}
     return {label: dropped[rule] & in_reach for rule, label in labels.items()}

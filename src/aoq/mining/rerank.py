@@ -12,11 +12,10 @@ Similar images scored together share too few texts to gain much by it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,19 +23,17 @@ import torch
 from aoq.config import MiningConfig
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Provenance
-from aoq.mining.direction import Direction, directions
-from aoq.mining.filters import Rules
-from aoq.mining.saved import SavedSweep, plan_of
+from aoq.mining.direction import BothWays, OneWay
 from aoq.mining.sides import Offer, Side
 from aoq.mining.sweep import Sweep
-from aoq.mining.together import Mined, finish_together, run_sweep
+from aoq.mining.together import Mined, sweep_together
 from aoq.mining.toplists import ids_of
 from aoq.mining.workers import Workers, worker_threads
 from aoq.processes import ALONE, Processes
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import block_size_for, block_size_within, evenly_spread, ranges
 from aoq.scoring.encoded import EncodedDataset
-from aoq.scoring.precision import rounded, tensor_cores
+from aoq.scoring.precision import rounded
 from aoq.scoring.protocol import Scorer
 from aoq.storage import hash_parts
 from aoq.types import Bools, Floats, Ids, Int32s, Positives
@@ -67,6 +64,13 @@ class ProposedSide(Side[E]):
             own, other = other, own
         fitting = max(64, min(_SCORED_AT_ONCE, _TAKEN_OUT // side.candidates.row_nbytes))
         return cls(**vars(side), own=own, other=other, at_once=min(fitting, at_most))
+
+    @property
+    def content_hash(self) -> str:
+        """Of what is proposed."""
+        lists = self.own, self.other
+        shapes = str([part.shape for part in lists]).encode()
+        return hash_parts(shapes, *(np.ascontiguousarray(part).data for part in lists))
 
     def pairs(self, anchors: Ids) -> tuple[Ids, Ids]:
         """Places in `anchors` and candidates of all that either side proposes, in rising order."""
@@ -114,6 +118,18 @@ class ProposedSide(Side[E]):
         for row, (ids, scores) in enumerate(zip(of_anchors, scored, strict=True)):
             yield slice(row, row + 1), np.zeros(len(ids), np.int64), scores, ids
 
+    def negatives(self, anchor_ids: Ids) -> Iterator[tuple[Ids, Floats]]:
+        """All that is proposed to each anchor, with their scores."""
+        of_anchors = _by_place(*self.pairs(anchor_ids), count=len(anchor_ids))
+        with (
+            progress_bar("rank a sample", total=len(anchor_ids), unit="anchors") as update,
+            worker_threads(self.device) as workers,
+        ):
+            scored = workers.map(self.score, anchor_ids.tolist(), of_anchors)
+            for part in zip(of_anchors, scored, strict=True):
+                yield part
+                update()
+
 
 def _by_place(places: Ids, candidates: Ids, *, count: int) -> list[Ids]:
     """The candidates of each of `count` anchors; `places` rise."""
@@ -125,14 +141,18 @@ class ProposedSweep(Sweep[E]):
     """A pass over the proposed pairs only, a stripe of images at a time."""
 
     side: ProposedSide[E]
-    "Of the images."
+
+    @property
+    def plan(self) -> list[Any]:
+        """Also what is proposed, and how much of it is scored together."""
+        return [*super().plan, self.side.at_once, self.side.content_hash]
 
     def run(self, *, first_stripe: int = 0, pause: Callable[[], bool]) -> Iterator[int]:
         """Yields how many stripes are done when `pause` says so; nothing is under way then."""
         n_images = self.images.stop - self.images.start
         with (
             progress_bar("re-rank", total=n_images, unit="images") as update,
-            worker_threads(self.encoded.device) as workers,
+            worker_threads(self.side.device) as workers,
         ):
             update(advance=min(first_stripe * self.block_size, n_images))
             for number, stripe in enumerate(self.stripes[first_stripe:], first_stripe + 1):
@@ -175,79 +195,54 @@ def rerank(
     lists, and with a file `saved` a killed process goes on and ends up with the same, bit by bit.
     The proposals have to fit the data set (`CandidateLists.require_fit`).
     """
-    scorer = rounded(scorer, config.precision)
-    rules = Rules.from_config(config, scorer, encoded, positives, captions)
-    images, texts = directions(
-        scorer,
-        encoded,
-        rules,
-        depth_texts=config.depth_texts,
-        depth_images=config.depth_images,
-    )
+    ways = BothWays.from_config(config, scorer, encoded, positives, captions)
     share = processes.share(positives.n_images)
-    n_images, n_texts = share.stop - share.start, positives.n_texts
     at_most = block_size_within(
         config.memory,
         encoded,
-        beside=images.nbytes(n_images) + texts.nbytes(n_texts) + proposals.nbytes,
+        beside=ways.nbytes(share) + proposals.nbytes,
         blocks=torch.get_num_threads(),
     )
-    of_images = ProposedSide.of(images.side, proposals, at_most=at_most)
-    of_texts = ProposedSide.of(texts.side, proposals, at_most=at_most)
-    n_struck = _struck(of_images, images), _struck(of_texts, texts)
-    images, texts = replace(images, side=of_images), replace(texts, side=of_texts)
-    sweep = ProposedSweep(
-        scorer,
-        encoded,
-        rules.struck,
-        images=share,
-        i2t=images.new_lists(share, n_candidates=n_texts),
-        t2i=texts.new_lists(slice(0, n_texts), n_candidates=n_images),
-        block_size=_IMAGES_AT_ONCE,
-        side=of_images,
+    of_images = ProposedSide.of(ways.i2t.side, proposals, at_most=at_most)
+    of_texts = ProposedSide.of(ways.t2i.side, proposals, at_most=at_most)
+    struck = _struck(of_images, ways.i2t), _struck(of_texts, ways.t2i)[:, ::-1]
+    ways = replace(
+        ways,
+        i2t=replace(ways.i2t, side=of_images),
+        t2i=replace(ways.t2i, side=of_texts),
+        n_equal=len(np.unique(np.concatenate(struck), axis=0)),
     )
-    provenance = replace(provenance, proposals=proposals.provenance.teacher)
-    plan = plan_of(config, provenance, processes, _IMAGES_AT_ONCE)
-    plan = json.dumps([plan, of_images.at_once, _content_hash(proposals)])
-    with tensor_cores(config.precision):
-        keeper = SavedSweep(saved, plan, at_least=save_every) if saved else None
-        run_sweep(sweep, keeper, processes)
-        return finish_together(
-            sweep,
-            images,
-            texts,
-            rules,
-            n_equal=n_struck,
-            config=config,
-            provenance=provenance,
-            processes=processes,
-            block_size=at_most,
-        )
+    return sweep_together(
+        ProposedSweep(of_images, share, *ways.new_lists(share), block_size=_IMAGES_AT_ONCE),
+        ways,
+        config=config,
+        provenance=replace(provenance, proposals=proposals.provenance.teacher),
+        processes=processes,
+        saved=saved,
+        save_every=save_every,
+    )
 
 
-def _struck(side: ProposedSide[E], direction: Direction[E]) -> int:
-    """How many of an anchor's own proposals are struck, if every anchor has enough others."""
-    counts = np.zeros(len(side.own), np.int64)
+def _struck(side: ProposedSide[E], way: OneWay[E]) -> Ids:
+    """Anchors and own proposals that are struck, if every anchor has enough others. (pairs, 2)"""
+    pairs = []
     for rows in ranges(len(side.own), _LISTS_AT_ONCE):
-        anchors = np.arange(rows.start, rows.stop)
-        counts[rows] = side.positives.contains(anchors[:, None], side.own[rows]).sum(axis=1)
+        own, anchors = side.own[rows], np.arange(rows.start, rows.stop)
+        places, columns = np.nonzero(side.positives.contains(anchors[:, None], own))
+        pairs.append(np.stack([anchors[places], own[places, columns]], axis=1))
+    struck = np.concatenate(pairs)
+    counts = np.bincount(struck[:, 0], minlength=len(side.own))
     worst = int(counts.argmax())
     left = side.own.shape[1] - int(counts[worst])
-    needed = direction.skip_first + direction.depth
+    needed = way.skip_first + way.depth
     if left < needed:
         anchor, what = ("text", "images") if side.anchors_are_texts else ("image", "texts")
         raise UserError(
             f"the proposals leave {left} {what} to {anchor} {worst}; expected at least {needed}, "
-            f"{direction.depth} to keep and {direction.skip_first} to skip: mine deeper proposals, "
+            f"{way.depth} to keep and {way.skip_first} to skip: mine deeper proposals, "
             f"with --depth-{what} of {2 * needed} or more, or keep fewer."
         )
-    return int(counts.sum())
-
-
-def _content_hash(proposals: CandidateLists) -> str:
-    lists = proposals.i2t, proposals.t2i
-    shapes = str([part.shape for part in lists]).encode()
-    return hash_parts(shapes, *(np.ascontiguousarray(part).data for part in lists))
+    return struck
 
 
 @dataclass(frozen=True)

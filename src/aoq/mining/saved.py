@@ -7,6 +7,7 @@ nothing is ignored, as if nothing had been saved.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -93,12 +94,26 @@ def _hash(arrays: dict[str, npt.NDArray[Any]]) -> str:
 
 
 def plan_of(
-    config: MiningConfig, provenance: Provenance, processes: Processes, block_size: int
+    sweep: Sweep[Any], config: MiningConfig, provenance: Provenance, processes: Processes
 ) -> str:
     """All that half-finished lists depend on; the budget of memory only counts by its blocks."""
     settings = {**asdict(config), "memory": None}
     share = processes.rank, processes.size
-    return json.dumps([_FORMAT, asdict(provenance), settings, share, block_size])
+    return json.dumps([_FORMAT, asdict(provenance), settings, share, *sweep.plan])
+
+
+def saved_file(lists: Path, processes: Processes) -> Path:
+    """Where a process saves what it has of `lists`: in one folder with all others."""
+    return _folder(lists) / f"{processes.rank}-of-{processes.size}.safetensors"
+
+
+def remove_saved(lists: Path) -> None:
+    """Remove what any number of processes saved, or began to save, on the way to `lists`."""
+    shutil.rmtree(_folder(lists), ignore_errors=True)
+
+
+def _folder(lists: Path) -> Path:
+    return lists.with_name(f".{lists.name}.saved")
 
 
 def _arrays_of(lists: TopLists, rows: int, *, prefix: str) -> dict[str, npt.NDArray[Any]]:

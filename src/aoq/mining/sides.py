@@ -16,6 +16,7 @@ import torch
 
 from aoq.mining.toplists import TopLists
 from aoq.mining.workers import Workers, worker_threads
+from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset, Rows
 from aoq.scoring.protocol import Scorer
@@ -23,6 +24,7 @@ from aoq.types import Floats, Ids, Positives
 
 E = TypeVar("E")
 Offer = tuple[slice, Ids, Floats, Ids]  # anchors, and what `TopLists.offer` takes of them
+_CANDIDATES_AT_ONCE = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,3 +107,19 @@ class Side(Generic[E]):
         for rows in ranges(len(anchor_ids), block_size):
             anchors = self.anchors[torch.from_numpy(anchor_ids[rows])]
             yield from workers.map(partial(score, anchors, rows), blocks)
+
+    def negatives(self, anchor_ids: Ids) -> Iterator[tuple[Ids, Floats]]:
+        """All candidates of each anchor but its positives, with their scores.
+
+        The candidates are read once; the scores of all these anchors are held until then.
+        """
+        anchors, ids = self.anchors[torch.from_numpy(anchor_ids)], np.arange(len(self.candidates))
+        scores = np.empty((len(anchor_ids), len(ids)), np.float32)
+        unit = "images" if self.anchors_are_texts else "texts"
+        with progress_bar("rank a sample", total=len(ids), unit=unit) as update:
+            for block in ranges(len(ids), _CANDIDATES_AT_ONCE):
+                scores[:, block] = self.matrix(anchors, self.candidates[block])
+                update(advance=block.stop - block.start)
+        for anchor, row in zip(anchor_ids.tolist(), scores, strict=True):
+            own = self.positives.texts_of(anchor)
+            yield np.delete(ids, own), np.delete(row, own)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +21,7 @@ from aoq.mining.toplists import TopLists
 from aoq.mining.workers import worker_threads
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import evenly_spread, ranges
-from aoq.scoring.encoded import EncodedDataset, Rows
-from aoq.scoring.protocol import Scorer
+from aoq.scoring.encoded import Rows
 from aoq.types import Floats, Int32s, Positives
 
 E = TypeVar("E")
@@ -35,9 +34,8 @@ _SAMPLE = 256  # candidates that tell where a list will end
 class Sweep(Generic[E]):
     """What a pass reads and fills; `images` are those it is about, all or a process's share."""
 
-    scorer: Scorer[E]
-    encoded: EncodedDataset[E]
-    positives: Positives
+    side: Side[E]
+    "Of the images."
     images: slice
     i2t: TopLists
     t2i: TopLists
@@ -47,15 +45,21 @@ class Sweep(Generic[E]):
     def stripes(self) -> list[slice]:
         return ranges(self.images.stop, self.block_size, start=self.images.start)
 
+    @property
+    def plan(self) -> list[Any]:
+        """What half-finished lists depend on, beside settings and share."""
+        return [self.block_size]
+
     def run(self, *, first_stripe: int = 0, pause: Callable[[], bool]) -> Iterator[int]:
         """Yields how many stripes are done when `pause` says so; nothing is under way then."""
-        stripes, texts = self.stripes, ranges(len(self.encoded.texts), self.block_size)
-        sample = _Sample.of_texts(self.encoded.texts, self.positives)
+        side = self.side
+        stripes, texts = self.stripes, ranges(len(side.candidates), self.block_size)
+        sample = _Sample.of_texts(side.candidates, side.positives)
         under_way: deque[_Task] = deque()
         latest: dict[int, Future[Hits]] = {}
         with (
             progress_bar("mine", total=len(stripes) * len(texts), unit="blocks") as update,
-            worker_threads(self.encoded.device) as workers,
+            worker_threads(side.device) as workers,
         ):
 
             def collect(*, leave: int) -> None:
@@ -68,8 +72,8 @@ class Sweep(Generic[E]):
 
             update(advance=first_stripe * len(texts))
             for number, stripe in enumerate(stripes[first_stripe:], first_stripe + 1):
-                images, rows = self.encoded.images[stripe], self._rows(stripe)
-                self.i2t.guess_floors(rows, sample.scores(self._side, images, stripe))
+                images, rows = side.anchors[stripe], self._rows(stripe)
+                self.i2t.guess_floors(rows, sample.scores(side, images, stripe))
                 for block in texts:
                     before = latest.get(block.start)
                     hits = workers.pool.submit(self._score, images, stripe, block, before)
@@ -81,10 +85,6 @@ class Sweep(Generic[E]):
                     yield number
             collect(leave=0)
 
-    @property
-    def _side(self) -> Side[E]:
-        return Side.of_images(self.scorer, self.encoded, self.positives)
-
     def _rows(self, stripe: slice) -> slice:
         """Where the images of a stripe are among `images`."""
         return slice(stripe.start - self.images.start, stripe.stop - self.images.start)
@@ -93,7 +93,7 @@ class Sweep(Generic[E]):
         """Feed the lists of `texts` with a block; return the hits for those of the images."""
         if before is not None:
             before.result()  # the same texts with the stripe above come first
-        scores = self._side.scores(images, stripe, texts)
+        scores = self.side.scores(images, stripe, texts)
         if stripe.start == self.images.start:
             rows = evenly_spread(len(scores), _SAMPLE)
             self.t2i.guess_floors(texts, np.ascontiguousarray(scores[rows].T))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,14 +12,15 @@ import numpy.typing as npt
 
 from aoq.config import MiningConfig
 from aoq.mining.candidates import CandidateLists, Provenance
-from aoq.mining.direction import Direction, Part
-from aoq.mining.filters import EQUAL_CAPTIONS, NEAR_CAPTIONS, SCORE_SHARE, SKIP_FIRST, Rules
-from aoq.mining.saved import SavedSweep
+from aoq.mining.direction import BothWays, Part
+from aoq.mining.filters import EQUAL_CAPTIONS, NEAR_CAPTIONS, SCORE_SHARE, SKIP_FIRST
+from aoq.mining.saved import SavedSweep, plan_of
 from aoq.mining.sweep import Sweep
 from aoq.mining.toplists import TopLists, merged
 from aoq.processes import Number, Processes
 from aoq.progress import say
 from aoq.scoring.blocks import ranges
+from aoq.scoring.precision import tensor_cores
 
 E = TypeVar("E")
 _ANCHORS_AT_ONCE = 2048  # lists that are finished together
@@ -26,22 +28,44 @@ _ANCHORS_AT_ONCE = 2048  # lists that are finished together
 
 @dataclass(frozen=True, eq=False)
 class Mined:
-    """Lists, and how many candidates the rules kept out of them."""
+    """Lists, how they were to be, and how many candidates the rules kept out of them."""
 
     lists: CandidateLists
-    rules: Rules
+    ways: BothWays[Any]
     n_dropped: dict[str, tuple[int, int]]
     "By rule, from the lists of images and of texts."
     n_excused: tuple[int, int]
     "Images and texts to which the rules left too few candidates: these keep what they had."
 
 
-def run_sweep(sweep: Sweep[Any], saved: SavedSweep | None, processes: Processes) -> None:
-    """Run a sweep, or what is left of one that was killed."""
-    if saved is None:
-        for _ in sweep.run(pause=lambda: False):
-            pass
-        return
+def sweep_together(
+    sweep: Sweep[E],
+    ways: BothWays[E],
+    *,
+    config: MiningConfig,
+    provenance: Provenance,
+    processes: Processes,
+    saved: Path | None,
+    save_every: float,
+) -> Mined | None:
+    """Run the sweeps of all processes to their end; the first one gets what they found.
+
+    With a file `saved`, a sweep that was killed goes on where it was last saved.
+    """
+    with tensor_cores(config.precision):
+        if saved is None:
+            for _ in sweep.run(pause=lambda: False):
+                pass
+        else:
+            plan = plan_of(sweep, config, provenance, processes)
+            _go_on(sweep, SavedSweep(saved, plan, at_least=save_every), processes)
+        rules = tuple(ways.labels.values())
+        provenance = replace(provenance, rules=rules, precision=config.precision)
+        return _finish(sweep, ways, provenance, processes)
+
+
+def _go_on(sweep: Sweep[Any], saved: SavedSweep, processes: Processes) -> None:
+    """Run what is left of a sweep, and save it on the way."""
     done = saved.restore(sweep)
     if done and processes.is_first:
         say(f"mining goes on after {done} of {len(sweep.stripes)} stripes of images")
@@ -49,22 +73,11 @@ def run_sweep(sweep: Sweep[Any], saved: SavedSweep | None, processes: Processes)
         saved.save(sweep, stripes_done=stripes_done)
 
 
-def finish_together(
-    sweep: Sweep[E],
-    images: Direction[E],
-    texts: Direction[E],
-    rules: Rules,
-    *,
-    n_equal: tuple[int, int],
-    config: MiningConfig,
-    provenance: Provenance,
-    processes: Processes,
-    block_size: int,
+def _finish(
+    sweep: Sweep[E], ways: BothWays[E], provenance: Provenance, processes: Processes
 ) -> Mined | None:
-    """Put together what the sweeps of all processes found, and apply the rules; in the first one.
-
-    `n_equal` is how many candidates were struck out because of an equal caption.
-    """
+    """Put together what the sweeps found, and apply the rules; in the first process."""
+    images, texts, block_size = ways.i2t, ways.t2i, sweep.block_size
     images.complete(sweep.i2t, first=sweep.images.start, block_size=block_size)
     texts.complete(sweep.t2i, candidates=sweep.images, block_size=block_size)
     of_shares = _gather_shares(sweep.i2t, len(images.side.anchors), processes)
@@ -73,17 +86,15 @@ def finish_together(
     if not processes.is_first:
         return None
     n_dropped = {
-        EQUAL_CAPTIONS: n_equal,
+        EQUAL_CAPTIONS: (ways.n_equal, ways.n_equal),
         SCORE_SHARE: (i2t.n_high, t2i.n_high),
         NEAR_CAPTIONS: (i2t.n_near, t2i.n_near),
-        SKIP_FIRST: (rules.skip_first * len(i2t.ids), rules.skip_first * len(t2i.ids)),
+        SKIP_FIRST: (images.skip_first * len(i2t.ids), texts.skip_first * len(t2i.ids)),
     }
-    labels = tuple(rules.labels.values())
-    provenance = replace(provenance, rules=labels, precision=config.precision)
     return Mined(
         CandidateLists(i2t.ids, i2t.scores, t2i.ids, t2i.scores, provenance),
-        rules=rules,
-        n_dropped={label: n_dropped[rule] for rule, label in rules.labels.items()},
+        ways=ways,
+        n_dropped={label: n_dropped[rule] for rule, label in ways.labels.items()},
         n_excused=(i2t.n_excused, t2i.n_excused),
     )
 

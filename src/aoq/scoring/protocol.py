@@ -74,5 +74,5 @@ class HasAuxiliaryLoss(Protocol):
     """A model that learns something beside matching, as VSRN learns to write captions."""
 
     def auxiliary_loss(self, images: Encoding, texts: Texts) -> dict[str, Tensor]:
-        """Named terms, added to the matching loss as they are."""
+        """Named terms, each a mean over the pairs given, which their share of the step weighs."""
         ...
