@@ -20,12 +20,12 @@ import numpy.typing as npt
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
-from transformers.image_utils import load_image
 from transformers.utils.logging import disable_progress_bar
 
 import aoq
 from aoq.config import LossConfig, Recipe, RoundConfig
 from aoq.data.formats import Record, read_records
+from aoq.data.pictures import load_picture
 from aoq.progress import say
 from aoq.scoring.inner_product import InnerProduct
 from aoq.training.inputs import TrainingData, default_device
@@ -59,7 +59,7 @@ class Pictures:
         return len(self.files)
 
     def __getitem__(self, ids: Ids) -> npt.NDArray[np.float32]:
-        pictures = [load_image(str(self.files[number])) for number in ids]  # RGB, upright
+        pictures = [load_picture(self.files[number]) for number in ids]  # RGB, upright
         pixels: npt.NDArray[np.float32] = self.processor(pictures, return_tensors="np").pixel_values
         return pixels  # (B, 3, H, W)
 
@@ -166,4 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except aoq.UserError as error:
+        say(f"error: {error}")
+        raise SystemExit(2) from None

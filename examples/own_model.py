@@ -84,4 +84,8 @@ def show_hardest(model: TrainableModel, train: aoq.Collator) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except aoq.UserError as error:
+        say(f"error: {error}")
+        raise SystemExit(2) from None

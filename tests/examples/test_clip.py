@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +91,19 @@ def test_without_a_test_split_the_figures_are_told_to_be_of_dev(tmp_path, capsys
     fine_tune(tmp_path, "--epochs", "1", "--learning-rate", "1e-9", shades=without_test)
     before, after = told(capsys, split="dev")
     assert after == before
+
+
+def test_a_damaged_photo_is_one_sentence_that_names_it(tmp_path, capsys, monkeypatch):
+    captions = draw(tmp_path / "pictures", SHADES)
+    damaged = captions.parent / "red-0.png"
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    places = (captions, captions.parent, tmp_path / "tiny", tmp_path / "run")
+    monkeypatch.setattr(sys, "argv", ["clip.py", *map(str, places), "--from-config"])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(Path(__file__).parents[2] / "examples" / "clip.py", run_name="__main__")
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].startswith(f"error: {damaged} is damaged or truncated")
+    assert said.splitlines()[-1].endswith("; replace the picture or leave it out.")
 
 
 def test_a_tokenizer_that_returns_more_than_ids_is_refused(tmp_path):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
+import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -61,6 +64,17 @@ def test_the_split_that_was_judged_is_the_one_that_is_told(tmp_path, capsys):
     told = capsys.readouterr().err
     assert "\ndev rsum " in told
     assert "test rsum" not in told
+
+
+def test_a_mistake_is_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        sys, "argv", ["own_model.py", str(tmp_path / "none"), str(tmp_path / "run")]
+    )
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(Path(__file__).parents[2] / "examples" / "own_model.py", run_name="__main__")
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path / 'none'} is no folder")
+    assert len(said.splitlines()) == 1
 
 
 def test_round_two_learns_from_mined_negatives(run):
