@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -38,12 +39,13 @@ def assert_refused(done, *sentences):
         assert sentence in done.stderr
 
 
-def aoq_process(*arguments, cwd=None):
-    """The command in a process of its own."""
+def aoq_process(*arguments, cwd=None, env=None):
+    """The command in a process of its own; `env` adds to the environment."""
     return subprocess.run(
         [sys.executable, "-m", "aoq", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
         cwd=cwd,
+        env={**os.environ, **(env or {})},
     )

@@ -156,7 +156,7 @@ def test_nothing_is_overwritten_without_force(tmp_path, recipe_file):
         (["data", "build", "missing.csv", "--out", "out"], "missing.csv"),
         (["data", "build", "scenes", "--size", "giant", "--out", "out"], "giant"),
         (["demo", "--size", "giant", "--out", "out"], "giant"),
-        (["import", "a.pth.tar", "--vocabulary", "b.json", "--out", "c"], "b.json does not exist"),
+        (["import", "a.pth.tar", "--vocabulary", "b.json", "--out", "c"], "b.json is no file"),
         (["import", "a.pth.tar", "--out", "c"], "--vocabulary"),
         (["import", "a", "--vocabulary", "b", "--out", "c", "--model", "clip"], "--model"),
         (["import", "a", "--vocabulary", "b", "--out", "c", "--i2t", "d"], "name both --i2t"),
@@ -206,8 +206,8 @@ def test_a_file_where_a_folder_should_go_is_one_sentence(tmp_path, recipe_file):
     (tmp_path / "file").write_text("mine")
     done = aoq_process("train", recipe_file, "--out", tmp_path / "file")
     assert done.returncode == 2
-    assert str(tmp_path / "file") in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    (error,) = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
+    assert str(tmp_path / "file") in error
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -216,7 +216,7 @@ def test_an_interruption_from_the_keyboard_says_how_to_go_on(tmp_path, recipe_fi
     process = subprocess.Popen(
         [*command, "--round-one.epochs", "100000"], stderr=subprocess.PIPE, text=True
     )
-    line = process.stderr.readline()
+    line = next(line for line in process.stderr if not line.startswith("warning: "))
     assert "epoch 1/100000" in line
     process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=60)

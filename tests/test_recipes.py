@@ -71,6 +71,12 @@ def test_a_table_keeps_the_defaults_of_its_round(tmp_path):
         ('extends = "bad"', "no recipe 'bad'"),
         ("extends = 3", "extends is 3"),
         ("seed = -1", "cannot be negative"),
+        ("min_word_count = 0", "min_word_count is 0; it has to be at least 1"),
+        ("round_one.decay_factor = 0.1", "divided by it, so it has to be at least 1"),
+        ("model.temperature = inf", "has to be a positive number"),
+        ("model.caption_weight = inf", "has to be a number from 0 on"),
+        ('round_one.loss.name = "off_tri"', "round one comes before them"),
+        ("sampling.depth_texts = 500", "sampling.depth_texts is 500 and mining.depth_texts 300"),
         ("[model]\ncaption_max_words = 1", "need 2"),
         ("[round_one]\nvalidation_texts = 0", "at least 1"),
     ],
@@ -140,6 +146,22 @@ def test_changes_are_laid_over_the_base_in_order():
     )
     assert load_recipe("vsrn-coco+h200+h500") == load_recipe("vsrn-coco+h500")
     assert load_recipe("vsrn-coco+adap-off-quin+alpha-0.3+beta-1.5+h300") == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "vain"),
+    [
+        ("bfan-coco+scan-i2t-coco", "scan-i2t-coco"),
+        ("vsrn-coco+online+off-tri", "off-tri"),
+        ("vsrn-coco+bfan-equal+h200", "bfan-equal"),
+        ("scan-coco+scan-i2t-coco+seed-1", None),
+        ("bfan-coco+bfan-equal+online", None),
+    ],
+)
+def test_a_change_that_changes_nothing_is_told(name, vain, capsys):
+    load_recipe(name)
+    told = capsys.readouterr().err
+    assert (f"{vain} changes nothing" in told) if vain else not told
 
 
 def test_changes_go_with_a_file_and_into_a_file(tmp_path, monkeypatch):

@@ -1,5 +1,8 @@
 """Files and folders that are whole or absent."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from aoq.errors import UserError
@@ -9,6 +12,7 @@ from aoq.storage import (
     read_json_lines,
     remove_leftovers,
     replacing_folder,
+    write_text,
 )
 
 
@@ -55,16 +59,48 @@ def test_a_folder_stays_where_its_successor_fails_or_is_refused(tmp_path, monkey
     with pytest.raises(ValueError, match="half"), replacing_folder(target, check=lambda: None):
         raise ValueError("half")
 
-    def fail(*args):
-        raise OSError("no more room")
+    real = Path.replace
+
+    def fail(source, destination):
+        if destination == target and source.name.endswith(".part"):
+            raise OSError("no more room")
+        return real(source, destination)
 
     with (
         pytest.raises(OSError, match="no more room"),
-        replacing_folder(target, check=lambda: None) as temporary,
+        replacing_folder(target, check=lambda: None),
     ):
-        monkeypatch.setattr(type(temporary), "chmod", fail)
+        monkeypatch.setattr(Path, "replace", fail)
     assert (target / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_kill_while_a_folder_takes_its_place_loses_neither(tmp_path):
+    target, before = tmp_path / "data", tmp_path / ".data.before"
+    before.mkdir()
+    (before / "file").write_text("old")  # moved away by who was killed before the other move
+    with pytest.raises(ValueError, match="half"), replacing_folder(target, check=lambda: None):
+        raise ValueError("half")
+    assert (target / "file").read_text() == "old"
+    target.rename(before)
+    target.mkdir()  # or killed after it
+    (target / "file").write_text("new")
+    with pytest.raises(ValueError, match="half"), replacing_folder(target, check=lambda: None):
+        raise ValueError("half")
+    assert (target / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_who_may_read_a_file_is_the_users_choice(tmp_path):
+    previous = os.umask(0o077)
+    try:
+        write_text(tmp_path / "file", "mine")
+        with atomic_folder(tmp_path / "folder"):
+            pass
+    finally:
+        os.umask(previous)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder")]
+    assert modes == [0o600, 0o700]
 
 
 def test_lines_may_hold_any_character(tmp_path):

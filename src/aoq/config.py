@@ -104,10 +104,13 @@ class ModelConfig:
         )
         for name in ("temperature", "aggregate_temperature"):
             value = getattr(self, name)
-            _require(value is None or value > 0, f"model.{name} is {value}; it has to be positive.")
+            _require(
+                value is None or 0 < value < math.inf,
+                f"model.{name} is {value}; it has to be a positive number.",
+            )
         _require(
-            self.caption_weight >= 0,
-            f"model.caption_weight is {self.caption_weight}; it cannot be negative.",
+            0 <= self.caption_weight < math.inf,
+            f"model.caption_weight is {self.caption_weight}; it has to be a number from 0 on.",
         )
 
 
@@ -200,9 +203,14 @@ class RoundConfig:
             f"warmup_epochs is {self.warmup_epochs}; it has to be at least 0 and less"
             f" than epochs, {self.epochs}.",
         )
-        for name in ("learning_rate", "decay_factor", "clip_norm"):
+        for name in ("learning_rate", "clip_norm"):
             value = getattr(self, name)
             _require(0 < value < math.inf, f"{name} is {value}; it has to be positive.")
+        _require(
+            1 <= self.decay_factor < math.inf,
+            f"decay_factor is {self.decay_factor}; the learning rate is divided by it, so it has to"
+            " be at least 1.",
+        )
         _require(
             self.batch_size >= 2 * self.accumulate,
             f"batch_size is {self.batch_size}; in-batch negatives need at least 2 pairs"
@@ -303,10 +311,24 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _require(self.seed >= 0, f"seed is {self.seed}; it cannot be negative.")
+        _require_counts(self, "min_word_count")
         _require(
             self.round_one.start_from == "scratch",
             "round_one.start_from is round_one, which starts from scratch; set it in round_two.",
         )
+        loss = self.round_one.loss
+        _require(
+            not loss.needs_candidates,
+            f"round_one.loss.name is {loss.name}, which draws from mined lists; round one comes"
+            " before them: set it in round_two.",
+        )
+        for name in ("depth_texts", "depth_images") if self.mines else ():
+            drawn, kept = getattr(self.sampling, name), getattr(self.mining, name)
+            _require(
+                drawn <= kept,
+                f"sampling.{name} is {drawn} and mining.{name} {kept}; negatives are drawn from"
+                " what is mined: set both.",
+            )
 
     def resolved(self) -> Recipe:
         """This recipe with its files named so that they are found from any folder."""

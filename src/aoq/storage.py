@@ -11,9 +11,9 @@ import glob
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +37,9 @@ _LEFTOVER = ".{}.????????.part"  # what `atomic_file` and `atomic_folder` rename
 def atomic_file(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it becomes `path` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _temporary(path)
     try:
         yield temporary
-        temporary.chmod(0o644)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -53,13 +50,18 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """A temporary folder to fill; it becomes `path` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, of=path.name)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    temporary = _temporary(path)
+    temporary.mkdir()
     try:
         yield temporary
-        temporary.chmod(0o755)
         temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside a path that `remove_leftovers` knows."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
 def remove_leftovers(folder: Path, *, of: str = "*") -> None:
@@ -71,37 +73,35 @@ def remove_leftovers(folder: Path, *, of: str = "*") -> None:
             leftover.unlink()
 
 
-def set_aside(path: Path) -> Path:
-    """Move a folder below a name that `remove_leftovers` knows; where it is then."""
-    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
-    return path.replace(folder / path.name)
-
-
 @contextmanager
 def replacing_folder(path: Path, *, check: Callable[[], None]) -> Iterator[Path]:
     """Like `atomic_folder`, also over a folder that is there, which stays whole until then.
 
-    `check` may still refuse when the new one is complete: much can happen in the meantime.
+    `check` may refuse at once, and still when the new one is complete: much can happen meanwhile.
     """
-    aside: Path | None = None
+    before = path.with_name(f".{path.name}.before")
+    _settle_replacement(path, before)
+    check()
     try:
         with atomic_folder(path) as temporary:
             yield temporary
             check()
             if path.exists():
-                aside = set_aside(path)
-    except BaseException:
-        if aside is not None and not path.exists():
-            aside.replace(path)
-        raise
+                path.replace(before)
     finally:
-        if aside is not None and path.exists():
-            shutil.rmtree(aside.parent, ignore_errors=True)
+        _settle_replacement(path, before)
+
+
+def _settle_replacement(path: Path, before: Path) -> None:
+    """End a replacement, or undo it where the new folder is not there: also one that was killed."""
+    if before.exists() and not path.exists():
+        before.replace(path)
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def remove_folder(path: Path) -> None:
     """Remove a folder at once for all who look: its files go when it has lost its name."""
-    shutil.rmtree(set_aside(path).parent)
+    shutil.rmtree(path.replace(_temporary(path)))
 
 
 def is_leftover(path: Path) -> bool:
@@ -261,11 +261,6 @@ class RunDirectory:
                     f"{self.path} holds no trained model: {file.name} is missing; {hint}."
                 )
         return self
-
-
-def hash_models(runs: Sequence[Path]) -> str:
-    """SHA-256 of the weights of a run; of an ensemble those of all, in order, joined by a plus."""
-    return "+".join(hash_file(RunDirectory(run).require_trained().model) for run in runs)
 
 
 def is_ensemble(line: Mapping[str, Any]) -> bool:

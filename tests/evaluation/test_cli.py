@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from aoq.evaluation.protocols import average, judge_folds
+from aoq.recipes import load_recipe, save_recipe
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import ScoredSplit, open_splits
 from aoq.training.two_rounds import train_round
+from tests.commands import aoq_process
 from tests.conftest import write_precomp
 from tests.training.cases import small_recipe
 
-
-def aoq(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "aoq", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "120", **environment},
-    )
+aoq = partial(aoq_process, env={"COLUMNS": "120"})
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +66,30 @@ def test_a_run_of_rounds_is_its_last_trained_round(runs, tmp_path):
     assert lists.is_file()
     assert f"aoq mine inspect '{lists}'" in " ".join(mined.stderr.split())
     same = aoq("evaluate", tmp_path / "my run", tmp_path / "my run/round-two", "--paired")
-    assert "name two" in same.stderr
+    assert "is named twice" in same.stderr
+
+
+def test_an_ensemble_is_of_different_runs_and_does_not_take_the_place_of_one(runs, tmp_path):
+    twice = aoq("evaluate", runs[0], runs[1], runs[0])
+    assert (twice.returncode, "is named twice" in twice.stderr) == (2, True)
+    shutil.copytree(runs[0], tmp_path / "ensemble")
+    hidden = aoq("evaluate", "ensemble", runs[1], cwd=tmp_path)
+    assert (hidden.returncode, "name it ./ensemble/" in hidden.stderr) == (2, True)
+    alone = aoq("evaluate", "ensemble", "--json", cwd=tmp_path)
+    assert alone.stdout == aoq("evaluate", runs[0], "--json").stdout
+
+
+def test_a_round_under_way_is_judged_with_a_word_about_it(runs, tmp_path):
+    shutil.copytree(runs[0], tmp_path / "run" / "round-one")
+    recipe = load_recipe(runs[0] / "config.toml")
+    recipe = replace(recipe, round_one=replace(recipe.round_one, epochs=50))
+    save_recipe(recipe, tmp_path / "run" / "round-one" / "config.toml")
+    done = aoq("evaluate", tmp_path / "run")
+    told = " ".join(done.stderr.split())
+    assert "has no round-two yet" in told
+    assert "has trained 3 of 50 epochs; the best weights so far are taken" in told
+    finished = aoq("evaluate", runs[0])
+    assert "taken" not in finished.stderr
 
 
 def test_only_figures_of_the_whole_split_are_noted_in_the_run(runs):
@@ -128,8 +144,8 @@ def test_mistakes_end_with_one_sentence(runs, flags, sentence):
     assert "Traceback" not in done.stderr
 
 
-def test_extended_refuses_data_that_is_not_cocos(runs, eccv_caption_folder):
-    path = os.pathsep.join(part for part in (eccv_caption_folder, *sys.path) if part)
-    done = aoq("evaluate", runs[0], "--extended", PYTHONPATH=path)
+def test_extended_refuses_data_that_is_not_cocos(runs):
+    pytest.importorskip("eccv_caption")
+    done = aoq("evaluate", runs[0], "--extended")
     assert done.returncode == 2
     assert "the image id 'test:0' is none of COCO's" in done.stderr

@@ -50,6 +50,11 @@ def test_pairs_that_are_first_both_ways_and_far_behind_are_counted():
     assert (adaptive.first.mean, adaptive.far.mean) == pytest.approx((25.0, 75.0))
 
 
+def test_the_first_of_a_group_is_the_first_also_where_it_is_not_trained_yet():
+    found = behaviours([ROWS[2], *ROWS[:2]])
+    assert [(row.label, row.passes) for row in found] == [("online", {}), ("Adap", {})]
+
+
 def test_rows_that_are_not_trained_yet_are_left_out():
     lines = behaviour_markdown(ROWS).splitlines()
     assert lines[2:] == ["| online |  |  | 10.0 | 90.0 |", "| Adap | 3, - | 3, - | 25.0 | 75.0 |"]

@@ -19,9 +19,10 @@ import torch
 
 from aoq.data.opening import open_dataset
 from aoq.experiments.definitions import load_definition
-from aoq.experiments.lanes import Job, run_side_by_side
+from aoq.experiments.lanes import Job, Part, run_side_by_side
 from aoq.experiments.results import ranks_beside, read_results
-from aoq.experiments.runs import METRICS, find_runs
+from aoq.experiments.runs import find_runs
+from aoq.experiments.tables import METRICS
 from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, hash_file, locked, read_json_lines
 from aoq.training.trained import stored_result
@@ -356,6 +357,13 @@ def test_a_job_whose_process_dies_fails_alone():
     assert "ValueError: invalid literal" in problems["a defect"]
 
 
+def test_a_line_of_a_log_that_tells_nothing_stops_no_job(tmp_path):
+    RunDirectory(tmp_path).events.write_text('{"epoch": 1}\n{"event": "validation"}\n')
+    parts = (Part("round one", tmp_path, 1),)
+    jobs = [Job(name, partial(abs, -1), parts) for name in ("one", "two")]
+    assert run_side_by_side(jobs, title="jobs", lanes=2) == {}
+
+
 def test_an_experiment_is_resumed_with_the_data_it_was_begun_with(whole, tmp_path):
     definition, _, out = whole
     resumed = aoq("experiment", definition, "--resume", "--out", out)
@@ -408,6 +416,26 @@ def test_experiments_that_share_a_file_share_what_they_have_in_common(tmp_path, 
     assert shared.read_bytes() == (out / "results.jsonl").read_bytes()
 
 
+def test_data_sets_that_share_a_file_have_their_own_lines_and_ranks(tmp_path, whole):
+    definition, data, out = whole
+    path = tmp_path / "results.jsonl"
+    own = read_json_lines(out / "results.jsonl")
+    others = [{**line, "data": "other", "test": None} for line in own]
+    path.write_text("".join(json.dumps(line) + "\n" for line in own + others))
+    experiment = load_definition(definition)
+    for lines in (own, others):
+        found = read_results(path, experiment, lines[0]["data"])
+        assert sorted(found.values(), key=str) == sorted(lines, key=str)
+    done = aoq(*("experiment", definition, "--data", data, "--out", out, "--results", path))
+    assert "10 results are there, 0 are to come" in done.stderr
+
+    names = [ranks_beside(path, line, split="test").name for line in own + others]
+    assert sorted(names[: len(own)]) == sorted(file.name for file in (out / "ranks").iterdir())
+    assert len(set(names)) == 2 * len(own)
+    pairs = [ranks_beside(path, *lines[:2], split="test") for lines in (own, others)]
+    assert pairs[0] != pairs[1]
+
+
 def test_a_teacher_that_is_trained_again_leaves_its_result_as_it_was(tmp_path, whole):
     """Another machine's weights are others; the ranks behind a line stay those of the line."""
     definition, data, out = whole
@@ -426,7 +454,7 @@ def test_a_teacher_that_is_trained_again_leaves_its_result_as_it_was(tmp_path, w
     found = read_json_lines(tmp_path / "results.jsonl")
     assert [(line["row"], line["seed"]) for line in found[len(lines) :]] == [("VSRN + OffTri", 0)]
     written = [file for file in (tmp_path / "ranks").iterdir() if file.read_bytes() != b"kept"]
-    assert written == [ranks_beside(tmp_path / "x.jsonl", found[-1]["digest"], split="test")]
+    assert written == [ranks_beside(tmp_path / "x.jsonl", found[-1], split="test")]
 
 
 def test_a_result_counts_where_another_machine_made_the_features(tmp_path, whole):

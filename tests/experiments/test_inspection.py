@@ -116,24 +116,24 @@ def test_the_list_of_an_image_is_its_wrong_captions_hardest_first():
     dataset = uneven_dataset()
     lists = sound_lists(dataset)
     shown = anchor_list(lists, dataset, Anchor("image", 2), depth=2)
-    assert [entry.number for entry in shown.candidates] == lists.i2t[2, :2].tolist()
-    assert [entry.score for entry in shown.candidates] == lists.i2t_scores[2, :2].tolist()
-    assert [entry.caption for entry in shown.candidates] == [
+    assert [item.number for item in shown.candidates] == lists.i2t[2, :2].tolist()
+    assert [item.score for item in shown.candidates] == lists.i2t_scores[2, :2].tolist()
+    assert [item.text for item in shown.candidates] == [
         dataset.captions[text] for text in lists.i2t[2, :2]
     ]
-    assert [entry.number for entry in shown.positives] == dataset.positives.texts_of(2).tolist()
+    assert [item.number for item in shown.positives] == dataset.positives.texts_of(2).tolist()
 
 
 def test_the_list_of_a_text_is_its_wrong_images_each_with_a_caption_of_its_own():
     dataset = uneven_dataset()
     lists = sound_lists(dataset)
     shown = anchor_list(lists, dataset, Anchor("text", 3), depth=3)
-    assert [entry.name for entry in shown.candidates] == [
+    assert [item.name for item in shown.candidates] == [
         dataset.image_ids[image] for image in lists.t2i[3]
     ]
-    for entry in shown.candidates:
-        assert entry.caption == dataset.captions[dataset.positives.texts_of(entry.number)[0]]
-    assert [entry.number for entry in shown.positives] == dataset.positives.images_of(3).tolist()
+    for item in shown.candidates:
+        assert item.text == dataset.captions[dataset.positives.texts_of(item.number)[0]]
+    assert [item.number for item in shown.positives] == dataset.positives.images_of(3).tolist()
 
 
 def test_the_terminal_shows_the_provenance_the_anchor_and_its_ranks():

@@ -27,11 +27,12 @@ from aoq.experiments.grid import run_grid
 from aoq.experiments.report.examples import mined_negatives, retrievals, where_ranks_differ
 from aoq.experiments.report.experiment import read_experiment
 from aoq.experiments.report.figures import Drawing, cross_retrieval, training_curves
+from aoq.experiments.report.page import report_files
 from aoq.experiments.report.scores import scores_by_class
 from aoq.experiments.report.tables import (
     rows_csv,
 )
-from aoq.experiments.results import results_file
+from aoq.experiments.results import ranks_beside, results_file
 from aoq.recipes import save_recipe
 from aoq.scoring.encoded import encode_dataset
 from aoq.storage import hash_file, read_json_lines
@@ -251,6 +252,22 @@ def test_captions_are_text_on_the_page_and_never_markup(folder):
     assert "<script" not in page
 
 
+def test_a_report_takes_the_place_of_an_earlier_one_and_of_nothing_else(report, folder, tmp_path):
+    written = {file for file in folder.rglob("*.*") if file.name != "index.html"}
+    assert set(report_files(folder)) == written
+    earlier = ("tables/claims.md", "figures/curves-3.png", "photographs/images-2.svg")
+    own = ("tables/notes.md", "figures/curves-mine.png", "figures/old/curves-3.png", "claims.md")
+    for name in (*earlier, *own):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("there before")
+    report.write(tmp_path)
+    assert [name for name in earlier if (tmp_path / name).exists()] == []
+    assert {(tmp_path / name).read_text() for name in own} == {"there before"}
+    assert {file.relative_to(tmp_path) for file in report_files(tmp_path)} == {
+        file.relative_to(folder) for file in written
+    }
+
+
 # What is there of it
 
 
@@ -298,6 +315,35 @@ def test_ranks_beside_the_results_give_what_the_runs_gave(made, report, tmp_path
     figures = {path.name for path in (tmp_path / "report/figures").iterdir()}
     assert {"curves-1.png", "cross-retrieval-1.png"} <= figures
     assert "scores-1.png" not in figures
+
+
+def test_ranks_of_other_data_are_neither_read_nor_replaced(made, report, tmp_path):
+    """The other data set has lines with the same settings, and had them first or last."""
+    _, _, out = made
+    own = read_json_lines(results_file(out))
+    others = [{**line, "data": "other"} for line in own]
+    results, kept = tmp_path / "results.jsonl", tmp_path / "ranks"
+    for lines, are_first in ((own + others, True), (others + own, False)):
+        results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        shutil.copytree(out / "ranks", kept)
+        for file in kept.iterdir():
+            file.write_bytes(b"of who came first")
+        assert rows_csv(read(made, results=results).rows) == rows_csv(report.rows)
+        of_others = [file.read_bytes() == b"of who came first" for file in kept.iterdir()]
+        assert of_others.count(True) == (0 if are_first else 5)
+        assert of_others.count(False) == 5
+        shutil.rmtree(kept)
+
+
+def test_an_ensemble_is_believed_where_the_ranks_of_its_members_are_their_lines(made, tmp_path):
+    _, _, out = made
+    shutil.copy(results_file(out), tmp_path / "results.jsonl")
+    shutil.copytree(out / "ranks", tmp_path / "ranks")
+    assert len(read(made, out=tmp_path).rows[-1].trainings) == 1
+    line = read_json_lines(results_file(out))[0]
+    assert (line["row"], line["seed"]) == ("VSRN", 0)
+    ranks_beside(results_file(tmp_path), line, split="test").unlink()
+    assert read(made, out=tmp_path).rows[-1].trainings == ()
 
 
 @pytest.fixture

@@ -13,10 +13,14 @@ import pytest
 
 from aoq.config import LossConfig, ModelConfig, Recipe, RoundConfig
 from aoq.errors import UserError
-from aoq.experiments.runs import METRICS, RunSummary, compare_runs, find_runs
+from aoq.experiments.events import read_events
+from aoq.experiments.results import read_pace
+from aoq.experiments.runs import RunSummary, compare_runs, find_runs
+from aoq.experiments.tables import METRICS
 from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, write_json
 from aoq.training.two_rounds import run_recipe
+from aoq.web import history
 from tests.commands import aoq, assert_refused
 from tests.training.cases import small_recipe
 
@@ -39,7 +43,7 @@ def epoch(number, rsum, *, best=True):
     return [
         {"event": "steps", "epoch": number, "step": 5, "loss": {"i2t_online": 3.5}},
         {"event": "steps", "epoch": number, "step": 10, "loss": {"i2t_online": 3.2}},
-        {"event": "epoch", "epoch": number, "seconds": 7.0, "loss": {"i2t_online": 3.4}},
+        {"event": "epoch", "epoch": number, "seconds": 7.0, "steps": 10, "loss": {"a": 3.4}},
         {"event": "validation", "epoch": number, "step": 10, "best": best, **metrics(rsum)},
     ]
 
@@ -157,9 +161,10 @@ def test_the_validation_that_chose_the_weights_counts(tmp_path):
     assert summary.dev.metrics == metrics(320.0)
 
 
-def test_damaged_lines_of_a_log_are_passed_over(tmp_path):
+@pytest.mark.parametrize("read", [RunSummary.read, read_pace, history.curves])
+def test_damaged_lines_of_a_log_are_passed_over(tmp_path, read):
     path = write_run(tmp_path / "run")
-    whole = RunSummary.read(path)
+    whole = read(path)
     events = RunDirectory(path).events
     lines = events.read_bytes().splitlines(keepends=True)
     damaged = [
@@ -168,6 +173,8 @@ def test_damaged_lines_of_a_log_are_passed_over(tmp_path):
         b"17",
         b"[]",
         b"",
+        b'{"epoch": 9, "time": 1900.0}',
+        b'{"event": "epoch", "epoch": 9, "time": 1900.0}',
         b'{"event": "validation", "epoch": 9, "best": true, "time": 1900.0}',
         b'{"event": "start", "epoch": "nine", "time": 1900.0}',
         b'{"event": "start", "epoch": 9}',
@@ -178,7 +185,17 @@ def test_damaged_lines_of_a_log_are_passed_over(tmp_path):
     for at, bad in enumerate(damaged):
         lines.insert(2 * at + 1, bad + b"\n")
     events.write_bytes(b"".join(lines))
-    assert RunSummary.read(path) == whole
+    assert read(path) == whole
+
+
+def test_lines_that_sum_up_steps_are_not_parsed(tmp_path, monkeypatch):
+    steps, *end = epoch(1, 300.0)[1:]
+    path = write_run(tmp_path / "run", [start(), *[steps] * 1000, *end])
+    parsed, loads = [], json.loads
+    monkeypatch.setattr(json, "loads", lambda line: parsed.append(line) or loads(line))
+    kinds = [event["event"] for event in read_events(path)]
+    assert kinds == ["start", "steps", "epoch", "validation"]
+    assert len(parsed) == 4
 
 
 def test_a_collapse_counts_until_a_better_validation(tmp_path):
@@ -230,6 +247,16 @@ def test_a_test_result_of_weights_that_were_replaced_since_is_not_shown(tmp_path
     assert RunSummary.read(path).test is None
     write_run(path, [*events, *epoch(3, 320.0), judged], results=[result(310.0), result(330.0)])
     assert RunSummary.read(path).test == metrics(330.0)
+
+
+def test_a_test_result_is_of_the_weights_that_were_judged_last(tmp_path):
+    replaced, own = result(300.0, model="old"), result(310.0, model="new")
+    elsewhere = result(500.0, model="new", data="another")
+    ensemble = result(400.0, model="new+old")
+    path = write_run(tmp_path / "run", results=[replaced, own, elsewhere, ensemble])
+    assert RunSummary.read(path).test == metrics(310.0)
+    write_run(path, results=[replaced, elsewhere, ensemble])
+    assert RunSummary.read(path).test is None
 
 
 def test_an_imported_model_is_a_run_too(tmp_path):

@@ -202,7 +202,7 @@ def test_what_is_no_checkpoint_is_refused(file, data):
 
 def test_a_missing_file_and_a_folder_are_refused(file, tmp_path):
     for path in (file, tmp_path):
-        with pytest.raises(UserError, match="does not exist; expected a checkpoint"):
+        with pytest.raises(UserError, match="is no file; expected a checkpoint"):
             read_checkpoint(path)
 
 

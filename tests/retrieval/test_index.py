@@ -22,6 +22,7 @@ from aoq.retrieval.indexing import (
 )
 from aoq.retrieval.matcher import Matcher
 from aoq.storage import hash_file, locked
+from aoq.training.checkpoint import hash_model
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import evaluate_run, kept_encodings, mine_run
 from aoq.training.two_rounds import run_recipe, train_round
@@ -108,7 +109,9 @@ def test_the_last_round_of_a_run_is_indexed_and_found_by_either_name(world, tmp_
 def test_what_mining_encoded_is_taken_over_and_not_encoded_again(world, run, monkeypatch):
     alone = build_index(run, out=run / "alone")
     mine_run(run, run / "lists.safetensors")
-    assert kept_encodings(run, open_dataset(world.data, "train")).is_dir()
+    assert kept_encodings(
+        run, open_dataset(world.data, "train"), model_hash=hash_model(run)
+    ).is_dir()
     encoded = []
     real = type(open_training_data(small_recipe(world.data)).train).regions
     monkeypatch.setattr(
@@ -204,7 +207,7 @@ def test_a_photo_that_was_added_is_found_by_itself_like_any_image(world, tmp_pat
     add_photos(run, album)
     matcher = Matcher.load(run)
     entry = matcher.index.images[-1]
-    encoded = matcher.encode_pictures([entry.picture]).vectors
+    encoded = matcher.encoder.encode_pictures([entry.picture]).vectors
     torch.testing.assert_close(encoded[0], vectors(matcher.index, "images")[-1], atol=1e-5, rtol=0)
     assert matcher.attention(entry.number, "red ball").boxes.shape == (4, 4)
 

@@ -67,7 +67,7 @@ def test_a_sentence_finds_what_the_same_text_of_the_index_finds(matchers, name):
 def test_a_picture_finds_what_the_same_image_of_the_index_finds(matchers, name):
     matcher = matchers[name]
     for entry in matcher.index.images[::8]:
-        encoded = matcher.encode_pictures([entry.picture]).vectors
+        encoded = matcher.encoder.encode_pictures([entry.picture]).vectors
         stored = matcher.index.rows("images")[torch.tensor([entry.number])].vectors
         torch.testing.assert_close(encoded, stored, atol=1e-5, rtol=0)
         expected = [hit.score for hit in matcher.texts_for(entry.number, top=6).hits]

@@ -17,11 +17,9 @@ from aoq.data.opening import open_dataset
 from aoq.errors import UserError
 from aoq.recipes import load_recipe
 from aoq.storage import RunDirectory, locked, read_json_lines
-from aoq.training import plan as plan_module
 from aoq.training import round as round_module
 from aoq.training.checkpoint import load_own_model, load_run, load_weights, save_weights
 from aoq.training.inputs import TrainingData, open_training_data
-from aoq.training.plan import make_plan
 from aoq.training.statistics import CollapseWatch
 from aoq.training.trained import evaluate_run, mine_run
 from aoq.training.two_rounds import run_recipe, train_round
@@ -123,17 +121,49 @@ def test_a_signal_in_the_last_validation_does_not_hide_that_the_round_gave_up(
     recipe = small_recipe(precomp)
     settings = replace(recipe.round_one, epochs=30, patience=1, learning_rate=1e-9)
     recipe = replace(recipe, round_one=replace(settings, validate_every=1))
-    data, real = open_training_data(recipe), round_module.evaluate
+    data, real = open_training_data(recipe), round_module.save_trainer
 
-    def interrupted(*args, **options):
-        if validations(tmp_path / "run"):
-            signal.raise_signal(signal.SIGINT)
-        return real(*args, **options)
+    signals = iter([signal.SIGINT])
 
-    monkeypatch.setattr(round_module, "evaluate", interrupted)
+    def interrupted(path, model, optimizer, state):
+        if state.waited:
+            for number in signals:
+                signal.raise_signal(number)
+        real(path, model, optimizer, state)
+
+    monkeypatch.setattr(round_module, "save_trainer", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train_round(tmp_path / "run", recipe, data, which="one")
     assert len(events(tmp_path / "run", "stopped_early")) == 1
+
+
+def test_a_stop_in_a_validation_does_not_wait_for_it_and_it_is_done_again(
+    tmp_path, precomp, monkeypatch
+):
+    """The scores of dev decide which weights are kept: a validation that is cut off counts."""
+    recipe = small_recipe(precomp)
+    settings = replace(recipe.round_one, validate_every=2, checkpoint_every=100)
+    recipe = replace(recipe, round_one=settings)
+    data, real = open_training_data(recipe), round_module.evaluate
+    state = train_round(tmp_path / "whole", recipe, data, which="one")
+    finished, count = [], 0
+
+    def interrupted(*args, **options):
+        nonlocal count
+        count += 1
+        if count in (1, 4):
+            signal.raise_signal(signal.SIGINT)
+        finished.append(count)
+        return real(*args, **options)
+
+    monkeypatch.setattr(round_module, "evaluate", interrupted)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            train_round(tmp_path / "stopped", recipe, data, which="one")
+    assert finished == [2, 3]
+    assert train_round(tmp_path / "stopped", recipe, data, which="one") == state
+    assert validations(tmp_path / "stopped") == validations(tmp_path / "whole")
+    assert_same_weights(tmp_path / "stopped", tmp_path / "whole")
 
 
 def test_a_stop_between_the_steps_and_the_validation_keeps_the_loss_of_the_epoch(
@@ -338,6 +368,15 @@ def test_force_looks_at_what_a_run_reads_before_it_removes_anything(tmp_path, pr
     assert not (tmp_path / "fresh").exists()
 
 
+def test_force_removes_nothing_for_a_run_that_cannot_be(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    run_recipe(tmp_path / "run", recipe)
+    data = replace(open_training_data(recipe), vocabulary=None)
+    with pytest.raises(UserError, match="bring a model that reads them"):
+        run_recipe(tmp_path / "run", recipe, data=data, force=True)
+    assert (tmp_path / "run" / "round-two" / "model.safetensors").is_file()
+
+
 def test_force_does_not_take_a_run_from_who_is_training_it(tmp_path, precomp):
     recipe = small_recipe(precomp)
     run_recipe(tmp_path / "run", recipe)
@@ -503,35 +542,3 @@ def test_scores_are_float32_where_encoders_are_not(tmp_path, precomp):
         tmp_path / "run", recipe, open_training_data(recipe), which="one", make_model=Careless
     )
     assert seen == {torch.float32}
-
-
-@pytest.mark.parametrize(("change", "stages"), [("online", 1), ("", 2), ("candidates", 1)])
-def test_a_plan_has_the_stages_of_its_recipe(precomp, change, stages):
-    recipe = small_recipe(precomp)
-    if change == "online":
-        recipe = replace(recipe, rounds="one")
-    if change == "candidates":
-        recipe = replace(recipe, candidates="lists.safetensors")
-    plan = make_plan(recipe)
-    names = [name for name, _ in plan.rows()]
-    kept = 4 * 4 * plan.parameters * stages
-    assert (plan.disk_bytes > kept) == (change == "")  # encodings and lists
-    assert plan.disk_bytes >= kept
-    assert sum(name.startswith("round") for name in names) == stages
-    assert ("mining" in names) == (change == "")
-    parts = replace(recipe, round_one=replace(recipe.round_one, accumulate=8))
-    make_plan(parts)
-
-
-def test_a_plan_warns_of_rules_by_the_whole_set_and_not_by_the_slice_it_mines(
-    precomp, monkeypatch, capsys
-):
-    monkeypatch.setattr(plan_module, "_SLICE", 4)
-    rules = {"skip_first": 5, "score_share": 0.9, "equal_captions": True, "near_captions": 0.8}
-    recipe = small_recipe(precomp)
-    plan = make_plan(replace(recipe, mining=replace(recipe.mining, **rules)))
-    assert plan.mining_seconds > 0
-    told = " ".join(capsys.readouterr().err.split())
-    assert told.count("instead of") == 2
-    assert "50 texts deep instead of 300" in told
-    assert "6 images deep instead of 60" in told

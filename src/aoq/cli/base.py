@@ -71,11 +71,35 @@ def first(runs: tuple[Path, ...]) -> Path:
 
 
 def trained_rounds(runs: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The last trained round of each of the runs that are named."""
+    """The last trained round of each of the runs that are named; says where one is under way."""
     from aoq.storage import RunDirectory
 
     first(runs)
-    return tuple(RunDirectory(run).last_round().path for run in runs)
+    rounds = tuple(RunDirectory(run).last_round().path for run in runs)
+    resolved = [path.resolve() for path in rounds]
+    for run, path in zip(runs, resolved, strict=True):
+        if resolved.count(path) > 1:
+            raise UserError(f"{run} is named twice; name different runs.")
+    for run, path in zip(runs, rounds, strict=True):
+        warn_of_unfinished(run, path)
+    return rounds
+
+
+def warn_of_unfinished(run: Path, last: Path) -> None:
+    """Say that the last trained round of a run is not what it will be."""
+    from aoq.experiments.runs import RunSummary
+    from aoq.progress import warn
+    from aoq.storage import ROUNDS
+
+    summary = RunSummary.read(last)
+    final = ROUNDS[summary.recipe.last_round]
+    if last != run and last.name != final:
+        warn(f"{run} has no {final} yet; {last} is taken.")
+    if summary.stage == "training":
+        warn(
+            f"{last} has trained {summary.epochs_done} of {summary.settings.epochs} epochs; the "
+            "best weights so far are taken."
+        )
 
 
 def vacant(out: Path, *, force: bool) -> Path:
@@ -141,9 +165,11 @@ def main() -> None:
             [f"cannot read or write {error.filename or 'a file'} ({reason}); name another place."]
         )
     except TerminatedError:
-        _fail(["terminated; the same command goes on from what is kept."], code=143)
+        _fail(["terminated; the same command goes on from what is kept, if anything is."], code=143)
     except KeyboardInterrupt:
-        _fail(["interrupted; the same command goes on from what is kept."], code=130)
+        _fail(
+            ["interrupted; the same command goes on from what is kept, if anything is."], code=130
+        )
 
 
 class TerminatedError(BaseException):

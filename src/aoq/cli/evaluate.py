@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from aoq.evaluation.protocols import JudgedFold
 
-_RESAMPLES = 1000
+_ENSEMBLE = "ensemble"
 _HEADINGS = {
     "r1": "R@1",
     "r5": "R@5",
@@ -72,19 +72,22 @@ def evaluate(
     as_json
         Print JSON for programs.
     """
-    runs = trained_rounds(runs)
-    if paired and (len(runs) != 2 or len(set(runs)) != 2):
-        raise UserError(f"--paired compares two different runs; {len(runs)} named; name two.")
+    rounds = dict(zip(map(str, runs), trained_rounds(runs), strict=True))
+    if _ENSEMBLE in rounds and len(rounds) > 1:
+        raise UserError(f"a run called {_ENSEMBLE} hides that of all; name it ./{_ENSEMBLE}/.")
+    if paired and len(rounds) != 2:
+        raise UserError(f"--paired compares two runs; {len(rounds)} named; name two.")
     if folds > 1 or bootstrap or paired or cross or extended:
         wanted = _Wanted(folds, bootstrap, paired, cross, extended, seed)
-        rows = _examine(runs, wanted, split=split, data=data, memory=memory)
+        rows = _examine(rounds, wanted, split=split, data=data, memory=memory)
     else:
         from aoq.training.trained import evaluate_runs
 
-        results = evaluate_runs(runs, split=split, data=data, memory=memory)
-        rows = {name: metrics.as_dict() for name, metrics in results}
+        results = evaluate_runs(tuple(rounds.values()), split=split, data=data, memory=memory)
+        names = (*rounds, _ENSEMBLE)
+        rows = {name: metrics.as_dict() for name, (_, metrics) in zip(names, results, strict=False)}
     if as_json:
-        print_json(rows if len(runs) > 1 else rows[str(runs[0])])
+        print_json(rows if len(rows) > 1 else rows[next(iter(rows))])
     else:
         print_metrics(rows, title=_title(split, folds))
         _print_more(rows)
@@ -101,13 +104,14 @@ class _Wanted:
     extended: bool
     seed: int
 
-    @property
-    def resamples(self) -> int:
-        return self.bootstrap or _RESAMPLES
-
 
 def _examine(
-    runs: tuple[Path, ...], wanted: _Wanted, *, split: str, data: Path | None, memory: str | None
+    rounds: Mapping[str, Path],
+    wanted: _Wanted,
+    *,
+    split: str,
+    data: Path | None,
+    memory: str | None,
 ) -> dict[str, dict[str, Any]]:
     """One row a run, and of several runs that are not compared, their ensemble."""
     from aoq.evaluation.extended import ExtendedJudge, open_package
@@ -115,10 +119,11 @@ def _examine(
 
     if wanted.extended:
         open_package()  # before anything is encoded
-    parts = {str(part.runs[0]): part for part in open_splits(runs, split=split, data=data)}
+    opened = open_splits(tuple(rounds.values()), split=split, data=data)
+    judge = ExtendedJudge.of(opened[0].dataset) if wanted.extended else None
+    parts = dict(zip(rounds, opened, strict=True))
     if len(parts) > 1 and not wanted.paired:
-        parts["ensemble"] = ScoredSplit.together(list(parts.values()))
-    judge = ExtendedJudge.of(parts[str(runs[0])].dataset) if wanted.extended else None
+        parts[_ENSEMBLE] = ScoredSplit.together(opened)
     judged: dict[str, list[JudgedFold]] = {}
     rows: dict[str, dict[str, Any]] = {}
     for name, part in parts.items():
@@ -128,7 +133,7 @@ def _examine(
             figures = judge.judge(part.scorer, part.encoded, memory=memory)
             rows[name]["extended"] = _rounded(figures)
     if wanted.paired:
-        one, two = map(str, runs)
+        one, two = rounds
         rows[two]["paired"] = {"minus": one, **_differences(judged[one], judged[two], wanted)}
     return rows
 
@@ -158,9 +163,10 @@ def _row(folds: list[JudgedFold], wanted: _Wanted) -> dict[str, Any]:
 def _differences(
     one: list[JudgedFold], two: list[JudgedFold], wanted: _Wanted
 ) -> dict[str, dict[str, float]]:
-    from aoq.evaluation.bootstrap import paired_bootstrap
+    from aoq.evaluation.bootstrap import RESAMPLES, paired_bootstrap
 
-    differences = paired_bootstrap(one, two, resamples=wanted.resamples, seed=wanted.seed)
+    resamples = wanted.bootstrap or RESAMPLES
+    differences = paired_bootstrap(one, two, resamples=resamples, seed=wanted.seed)
     return {name: _rounded(asdict(difference)) for name, difference in differences.items()}
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, app, command, next_steps
+from aoq.cli.base import Count, Flag, app, command, next_steps, warn_of_unfinished
 from aoq.errors import UserError
+from aoq.storage import RunDirectory
 
 if TYPE_CHECKING:
     from aoq.retrieval.index import Index
@@ -92,8 +93,11 @@ def index(
     if teacher is not None:
         proposing = Proposing(teacher=teacher, proposals=proposals or PROPOSALS, sample=sample_size)
     contents = Contents(data=data, splits=splits, with_data=not without_data, pictures=pictures)
-    _tell_made(build_index(run, contents, out=out, proposing=proposing, force=force))
-    next_steps(command("search", run, *_option("--index", out)) + ' "a dog in the snow"')
+    warn_of_unfinished(run, RunDirectory(run).last_round().path)
+    made = build_index(run, contents, out=out, proposing=proposing, force=force)
+    _tell_made(made)
+    query = made.texts[-1].text if made.texts else "a dog in the snow"
+    next_steps(command("search", run, *_option("--index", out), query))
 
 
 def _tell_made(made: Index) -> None:

@@ -61,19 +61,20 @@ def run_grid(
     """
     report = check_dataset(data)
     report.raise_for_errors()
-    for warning in report.warnings:
-        warn(warning)
     results = results or results_file(out)
     dataset = open_dataset(data, "train")
 
     def plan() -> list[Cell]:
-        chosen = chosen_rows(definition, read_results(results, definition), dataset.contents)
+        lines = read_results(results, definition, dataset.contents)
+        chosen = chosen_rows(definition, lines, dataset.contents)
         return plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows, chosen=chosen)
 
     run = partial(
         _run_cells, definition, results=results, dataset=dataset, lanes=lanes, force=force
     )
     cells = plan()
+    for warning in report.warnings:
+        warn(warning)
     problems = run(cells)
     names = {cell.name for cell in cells}
     sound = [cell for cell in plan() if cell.name not in problems]
@@ -89,7 +90,7 @@ def _run_cells(
     lanes: int | None,
     force: bool,
 ) -> dict[str, str]:
-    lines = read_results(results, definition)
+    lines = read_results(results, definition, dataset.contents)
     told = {cell.name for cell in cells if (cell.label, cell.recipe.seed) in lines}
     stale = {cell.name for cell in cells if is_stale(cell, lines, dataset.contents)}
     for name in sorted(stale):
@@ -152,15 +153,16 @@ def run_cell(
     run_recipe(cell.folder, cell.recipe, data=data)
     if mine and not cell.lists.exists():
         mine_run(cell.folder / ROUND_ONE, cell.lists, config=cell.recipe.mining)
-    if results is not None:
-        judged_on = (data.test or data.dev).dataset
-        ranks = ranks_of([cell.last_round], judged_on, data=None)
-        keep_ranks(ranks_beside(results, cell.digest, split=judged_on.split), ranks)
-    return result_line(
+    line = result_line(
         cell,
         contents=data.train.dataset.contents,
         threads=None if trained_before else torch.get_num_threads(),
     )
+    if results is not None:
+        judged_on = (data.test or data.dev).dataset
+        ranks = ranks_of([cell.last_round], judged_on, data=None)
+        keep_ranks(ranks_beside(results, line, split=judged_on.split), ranks)
+    return line
 
 
 def _told(line: Mapping[str, Any]) -> str:

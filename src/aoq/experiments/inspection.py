@@ -26,6 +26,7 @@ from rich.text import Text
 
 from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
+from aoq.experiments.items import Item
 from aoq.experiments.pages import thumbnail, write_page
 from aoq.mining.candidates import CandidateLists
 
@@ -44,23 +45,13 @@ class Anchor:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An image or a text as people see it; an image goes with one of its captions."""
-
-    number: int
-    name: str
-    caption: str
-    score: float | None = None
-
-
-@dataclass(frozen=True)
 class AnchorList:
     """An anchor, its positives and the head of its list, hardest first."""
 
     kind: EntryKind
-    anchor: Entry
-    positives: list[Entry]
-    candidates: list[Entry]
+    anchor: Item
+    positives: list[Item]
+    candidates: list[Item]
 
 
 # Which anchors
@@ -170,26 +161,18 @@ def anchor_list(
 ) -> AnchorList:
     """One anchor with the first `depth` of its list, of lists that fit the data set."""
     positives, number = dataset.positives, anchor.number
-
-    def image(number: int, score: float | None = None) -> Entry:
-        caption = dataset.captions[positives.texts_of(number)[0]]
-        return Entry(number, dataset.image_ids[number], caption, score)
-
-    def text(number: int, score: float | None = None) -> Entry:
-        return Entry(number, dataset.caption_ids[number], dataset.captions[number], score)
-
     if anchor.kind == "image":
-        own, other, belonging = image, text, positives.texts_of(number)
+        own, other, belonging = Item.of_image, Item.of_text, positives.texts_of(number)
         ids, scores = lists.i2t[number, :depth], lists.i2t_scores[number, :depth]
     else:
-        own, other, belonging = text, image, positives.images_of(number)
+        own, other, belonging = Item.of_text, Item.of_image, positives.images_of(number)
         ids, scores = lists.t2i[number, :depth], lists.t2i_scores[number, :depth]
     return AnchorList(
         kind=anchor.kind,
-        anchor=own(number),
-        positives=[other(positive) for positive in belonging.tolist()],
+        anchor=own(dataset, number),
+        positives=[other(dataset, positive) for positive in belonging.tolist()],
         candidates=[
-            other(candidate, None if np.isnan(score) else score)
+            other(dataset, candidate, score=None if np.isnan(score) else score)
             for candidate, score in zip(ids.tolist(), scores.tolist(), strict=True)
         ],
     )
@@ -236,10 +219,10 @@ def _terminal_parts(shown: AnchorList) -> tuple[Text, Table]:
     head = Text("\n")
     head.append(f"{shown.kind} {shown.anchor.number}: {shown.anchor.name}\n", style="bold")
     if not of_image:
-        head.append(f"{shown.anchor.caption}\n")
+        head.append(f"{shown.anchor.text}\n")
     for positive in shown.positives:
         head.append("belongs to it: ", style="dim")
-        head.append(f"{positive.caption if of_image else positive.name}\n")
+        head.append(f"{positive.text if of_image else positive.name}\n")
     head.right_crop(1)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("rank", justify="right")
@@ -248,7 +231,7 @@ def _terminal_parts(shown: AnchorList) -> tuple[Text, Table]:
     table.add_column("wrong caption" if of_image else "a caption of the wrong image")
     for rank, candidate in enumerate(shown.candidates, start=1):
         score = "-" if candidate.score is None else f"{candidate.score:.3f}"
-        table.add_row(str(rank), score, Text(candidate.name), Text(candidate.caption))
+        table.add_row(str(rank), score, Text(candidate.name), Text(candidate.text))
     return head, table
 
 
@@ -272,5 +255,5 @@ def write_inspection(
         provenance=provenance_rows(lists, dataset),
         images=[one for one in shown if one.kind == "image"],
         texts=[one for one in shown if one.kind == "text"],
-        picture=cache(lambda number: thumbnail(dataset.pictures[number])),
+        picture=cache(thumbnail),
     )

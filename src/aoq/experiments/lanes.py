@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from aoq.errors import UserError
+from aoq.experiments.events import ended_epochs, read_events
 from aoq.progress import be_silent, progress_bar, say
-from aoq.storage import RunDirectory, read_json_lines
 
 _LOOK_EVERY_SECONDS = 0.5
 # What every round imports, and takes seconds for.
@@ -246,18 +246,22 @@ class _EpochWatch:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = tuple(jobs)
         self.counted = 0
-        self.seen = {part.folder: _epochs(part.folder) for job in jobs for part in job.parts}
+        self.seen = {
+            part.folder: ended_epochs(read_events(part.folder))
+            for job in jobs
+            for part in job.parts
+        }
 
     def look(self, jobs: Sequence[Job]) -> None:
         """Say a line for each epoch of some jobs that has ended since the last look."""
         for part in (part for job in jobs for part in job.parts):
-            epochs = _epochs(part.folder)
+            epochs = ended_epochs(read_events(part.folder))
             for epoch in sorted(epochs.keys() - self.seen[part.folder].keys()):
                 line = epochs[epoch]
                 say(
                     f"{part.label}: epoch {epoch}/{part.epochs}  dev rsum {line['rsum']:.1f}  "
                     f"R@1 {line['i2t_r1']:.1f} i2t, {line['t2i_r1']:.1f} t2i"
-                    f"{'  (best)' if line['best'] else ''}"
+                    f"{'  (best)' if line.get('best') else ''}"
                 )
             self.seen[part.folder] = epochs
 
@@ -269,14 +273,3 @@ class _EpochWatch:
             done += job.epochs if job in finished else seen
         advance, self.counted = done - self.counted, done
         return advance
-
-
-def _epochs(folder: Path) -> dict[int, dict[str, Any]]:
-    """The validation at the end of each epoch that has ended."""
-    found, trained = {}, 0
-    for line in read_json_lines(RunDirectory(folder).events):
-        if line["event"] == "epoch":
-            trained = line["epoch"]
-        elif line["event"] == "validation" and line["epoch"] == trained:
-            found[trained] = line
-    return found

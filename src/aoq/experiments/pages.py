@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aoq.data.pictures import PictureError, load_picture
 from aoq.errors import require_packages
 from aoq.storage import write_text
 
@@ -38,7 +39,7 @@ def svg_address(svg: str) -> str:
 
 def thumbnail(path: Path | None) -> str | None:
     """A small JPEG as a data address; none where the picture is missing or cannot be read."""
-    small = open_picture(path, side=_THUMBNAIL)
+    small = small_picture(path, side=_THUMBNAIL)
     if small is None:
         return None
     buffer = io.BytesIO()
@@ -46,16 +47,13 @@ def thumbnail(path: Path | None) -> str | None:
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def open_picture(path: Path | None, *, side: int) -> Image | None:
-    """A picture, made so small that no side is longer; none where it cannot be read."""
+def small_picture(path: Path | None, *, side: int) -> Image | None:
+    """A picture as models see it, no side longer than this; none where they could not read it."""
     if path is None or not path.is_file():
         return None
-    from PIL import Image, ImageOps
-
     try:
-        with Image.open(path) as picture:
-            small = ImageOps.exif_transpose(picture).convert("RGB")
-            small.thumbnail((side, side))
-            return small
-    except Exception:  # damaged files make Pillow's decoders raise almost anything
+        small = load_picture(path)
+    except PictureError:
         return None
+    small.thumbnail((side, side))
+    return small

@@ -25,9 +25,10 @@ from rich.text import Text
 from aoq import __version__
 from aoq.experiments.cells import Cell, plan_grid
 from aoq.experiments.definitions import Definition
+from aoq.experiments.events import read_events
 from aoq.experiments.runs import RunSummary
 from aoq.progress import warn
-from aoq.storage import RunDirectory, hash_parts, read_json_lines
+from aoq.storage import hash_parts, read_json_lines
 
 Results = Mapping[tuple[str, int], Mapping[str, Any]]
 _NEEDED = ("row", "seed", "dev", "test", "seconds")
@@ -38,8 +39,8 @@ def results_file(out: Path) -> Path:
     return out / "results.jsonl"
 
 
-def read_results(path: Path, definition: Definition) -> Results:
-    """The lines of an experiment by row and seed; of several, the last.
+def read_results(path: Path, definition: Definition, contents: str | None = None) -> Results:
+    """The lines of an experiment by row and seed; of several, the last about these `contents`.
 
     One with the settings of the row counts, whichever experiment wrote it; else one of that name.
     """
@@ -50,6 +51,8 @@ def read_results(path: Path, definition: Definition) -> Results:
             lines.append(line)
         elif line.get("experiment") == definition.name:
             warn(f"{path}: a line of {definition.name} without {', '.join(missing)} is left out.")
+    if contents is not None:
+        lines.sort(key=lambda line: line.get("data") == contents)  # what comes last counts
     own = [line for line in lines if line.get("experiment") == definition.name]
     found = {(line["row"], line["seed"]): line for line in own}
     by_digest = {line.get("digest"): line for line in lines}
@@ -61,9 +64,17 @@ def read_results(path: Path, definition: Definition) -> Results:
     return found
 
 
-def ranks_beside(results: Path, *digests: str, split: str) -> Path:
-    """Where the ranks of a training are kept for its line, or those of several as an ensemble."""
-    key = digests[0] if len(digests) == 1 else hash_parts(" ".join(digests).encode())
+def ranks_beside(results: Path, *lines: Mapping[str, Any], split: str) -> Path:
+    """Where the ranks behind a line are kept, or those of several as an ensemble.
+
+    The name tells of the settings alone for the data that the file has them with first, else of
+    the data too.
+    """
+    names, contents = [line["digest"] for line in lines], lines[0]["data"]
+    same = (line for line in read_json_lines(results) if line.get("digest") == names[0])
+    if next(same, lines[0]).get("data") != contents:
+        names.append(contents)
+    key = names[0] if len(names) == 1 else hash_parts(" ".join(names).encode())
     return results.parent / "ranks" / f"{split}-{key[:16]}.safetensors"
 
 
@@ -131,11 +142,11 @@ def read_pace(run: Path) -> Pace:
     """From the log of a round."""
     seconds, steps = 0.0, 0
     curve: dict[int, dict[str, float]] = {}
-    for line in read_json_lines(RunDirectory(run).events):
-        if line["event"] == "epoch":
-            seconds, steps = seconds + line["seconds"], steps + line["steps"]
-        elif line["event"] == "validation":
-            curve[line["epoch"]] = {name: line[name] for name in ("rsum", "i2t_r1", "t2i_r1")}
+    for event in read_events(run):
+        if event["event"] == "epoch":
+            seconds, steps = seconds + event["seconds"], steps + event["steps"]
+        elif event["event"] == "validation":
+            curve[event["epoch"]] = {name: event[name] for name in ("rsum", "i2t_r1", "t2i_r1")}
     return Pace([{"epoch": epoch, **curve[epoch]} for epoch in sorted(curve)], seconds, steps)
 
 

@@ -12,13 +12,13 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from aoq.config import Recipe, RoundConfig, RoundName
 from aoq.errors import UserError
-from aoq.experiments.tables import COLUMNS
+from aoq.experiments.events import Event, ended_epochs, is_number, read_events
+from aoq.experiments.tables import METRICS
 from aoq.progress import warn
 from aoq.recipes import dotted_settings, load_recipe
 from aoq.storage import ROUNDS, RunDirectory, is_ensemble, read_json_lines
@@ -26,23 +26,7 @@ from aoq.storage import ROUNDS, RunDirectory, is_ensemble, read_json_lines
 Stage = Literal[
     "not started", "training", "not finite", "stopped early", "mining", "finished", "imported"
 ]
-Event = Mapping[str, Any]
 Metrics = Mapping[str, float]
-METRICS = tuple(key for _, key, _, _ in COLUMNS)
-# Events that tell how far a run is, and the numbers without which a line of the log is no use.
-_NUMBERS: Mapping[str, tuple[str, ...]] = {
-    "start": ("epoch",),
-    "steps": ("epoch",),
-    "epoch": ("epoch",),
-    "validation": ("epoch", *METRICS),
-    "collapsed": ("epoch",),
-    "not_finite": ("epoch",),
-    "stopped_early": ("epoch",),
-    "mined": ("seconds",),
-    "evaluated": ("seconds",),
-    "imported": (),
-}
-_STEPS = b'{"event": "steps"'
 _NOT_SEARCHED = ("encodings", "tensorboard")
 
 
@@ -88,7 +72,7 @@ class RunSummary:
         run = RunDirectory(_last_round(path))
         recipe = load_recipe(run.config)
         origin = _read_origin(run)
-        events = _read_events(run)
+        events = read_events(run.path)
         which = _which_round(recipe, origin)
         stage, done = _progress(events)
         if stage == "training" and done >= recipe.settings_of(which).epochs:
@@ -287,58 +271,27 @@ def _which_round(recipe: Recipe, origin: Mapping[str, Any]) -> Literal["one", "t
     return "one" if is_one else "two"
 
 
-def _read_events(run: RunDirectory) -> list[Event]:
-    """The lines of a log that tell how far the run is; others, and damaged ones, are left out.
-
-    Nearly all of a log sums up steps, and of several such lines in a row only the last counts.
-    """
-    if not run.events.is_file():
-        return []
-    lines = run.events.read_bytes().splitlines()
-    events: list[Event] = []
-    for line, following in pairwise([*lines, b""]):
-        is_summed_up = line.startswith(_STEPS) and following.startswith(_STEPS)
-        if is_summed_up and following.endswith(b"}"):
-            continue
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        numbers = _NUMBERS.get(str(event.get("event"))) if isinstance(event, dict) else None
-        if numbers is not None and all(_is_number(event.get(name)) for name in ("time", *numbers)):
-            events.append(event)
-    return events
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
 def _progress(events: Sequence[Event]) -> tuple[Stage, int]:
     """What a round did last, and its finished epochs.
 
-    An epoch is finished with the validation that follows its steps; a round that was killed
-    goes on from a saved state, which its next start names.
+    A round that was killed goes on from a saved state, which its next start names.
     """
     stage: Stage = "not started"
-    done, trained = 0, 0
     for event in events:
         match event["event"]:
             case "imported":
                 stage = "imported"
             case "start":
-                done, trained = event["epoch"], 0
                 stage = "training" if stage == "not started" else stage
-            case "steps" | "epoch" as kind:
+            case "steps" | "epoch":
                 stage = "training"
-                trained = event["epoch"] if kind == "epoch" else trained
-            case "validation" if event["epoch"] == trained:
-                done = trained
             case "not_finite":
                 stage = "not finite"
             case "stopped_early":
                 stage = "stopped early"
-    return stage, done
+    started = _last(events, "start")
+    before = events[started]["epoch"] if started >= 0 else 0
+    return stage, max([before, *ended_epochs(events[started + 1 :])])
 
 
 def _is_to_mine(
@@ -376,22 +329,26 @@ def _test_is_current(events: Sequence[Event]) -> bool:
 
 
 def _read_test(run: RunDirectory) -> dict[str, Any]:
-    """The newest result on the test set that was the first; not of ensembles."""
+    """The newest result on the test set that was the first, of the weights that were judged last.
+
+    Those of weights since replaced, and of ensembles, are in the same file.
+    """
     results = [
         line
         for line in read_json_lines(run.results)
         if line.get("split") == "test"
         and not is_ensemble(line)
-        and all(_is_number(line.get(name)) for name in METRICS)
+        and all(is_number(line.get(name)) for name in METRICS)
     ]
-    return next((line for line in results[::-1] if line.get("data") == results[0].get("data")), {})
+    own = [line for line in results if line.get("model") == results[-1].get("model")]
+    return next((line for line in own[::-1] if line.get("data") == results[0].get("data")), {})
 
 
 def _seconds(events: Sequence[Event]) -> float:
     """Training lasts from each start to the last line before the next; the rest says it itself."""
     total, before = 0.0, math.inf
     for event in events:
-        if "seconds" in _NUMBERS[event["event"]]:
+        if event["event"] in ("mined", "evaluated"):
             total += event["seconds"]
         else:
             if event["event"] != "start":

@@ -21,6 +21,7 @@ COLUMNS: tuple[tuple[str, str, int, bool], ...] = (
     ("med", "t2i_median_rank", 0, False),
     ("rsum", "rsum", 1, True),
 )
+METRICS = tuple(key for _, key, _, _ in COLUMNS)
 
 
 def best_values(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

@@ -52,7 +52,7 @@ class Checkpoint:
 def read_checkpoint(path: Path) -> Checkpoint:
     """A `.pth.tar` of SCAN, BFAN, VSRN, VSE++ or AOQ; nothing in it is run."""
     if not path.is_file():
-        raise UserError(f"{path} does not exist; expected a checkpoint, .pth.tar.")
+        raise UserError(f"{path} is no file; expected a checkpoint, .pth.tar.")
     content = _load(path)
     if not isinstance(content, dict) or "model" not in content:
         holds = f"keys {', '.join(map(str, content))}" if isinstance(content, dict) else "no keys"

@@ -18,11 +18,19 @@ import tomli_w
 
 from aoq.config import Behaviour, Recipe, as_published
 from aoq.errors import UserError
+from aoq.progress import warn
 from aoq.storage import write_text
 
 _BASES = Path(__file__).resolve().parent
 _CHANGES = _BASES / "changes"
 _NONE = "none"  # TOML has no word for it
+# Settings of a model that others do not have.
+_SCAN = ("direction", "raw_norm", "aggregate", "aggregate_temperature", "bidirectional")
+_MODELS_WITH = dict.fromkeys((*_SCAN, "weight_norm"), ("scan",)) | {
+    "variant": ("vsrn",),
+    "temperature": ("scan", "bfan"),
+    "focal": ("bfan",),
+}
 
 
 def shipped_recipes() -> dict[str, str]:
@@ -53,7 +61,11 @@ def load_recipe(name: str | Path, *, behaviour: Behaviour | None = None) -> Reci
     if behaviour is not None:
         table["behaviour"] = behaviour
     start = as_published(Recipe()) if table.get("behaviour") == "official" else Recipe()
-    return with_settings(start, table, where=str(name))
+    recipe = with_settings(start, table, where=str(name))
+    for change in _split(str(name), None)[1]:
+        if not any(_is_used(setting, recipe) for setting in _flat(_read_change(change, None))):
+            warn(f"{name}: {change} changes nothing that this recipe uses; leave it out.")
+    return recipe
 
 
 def with_settings(recipe: Recipe, settings: dict[str, Any], *, where: str) -> Recipe:
@@ -96,15 +108,23 @@ def dotted_settings(recipe: Recipe) -> dict[str, Any]:
     >>> dotted_settings(Recipe())["round_two.loss.alpha"]
     0.3
     """
+    return _flat(dataclasses.asdict(recipe))
 
-    def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for name, value in table.items():
-            inner = isinstance(value, dict)
-            values |= flat(value, f"{prefix}{name}.") if inner else {prefix + name: value}
-        return values
 
-    return flat(dataclasses.asdict(recipe))
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        inner = isinstance(value, dict)
+        values |= _flat(value, f"{prefix}{name}.") if inner else {prefix + name: value}
+    return values
+
+
+def _is_used(setting: str, recipe: Recipe) -> bool:
+    """Whether a setting, by its full name, has a part in a recipe: its model and rounds decide."""
+    part, _, name = setting.partition(".")
+    if part == "model" and name in _MODELS_WITH:
+        return recipe.model.name in _MODELS_WITH[name]
+    return part not in ("round_two", "sampling") or recipe.rounds == "both"
 
 
 def settings_that_matter(recipe: Recipe) -> dict[str, Any]:

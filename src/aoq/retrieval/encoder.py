@@ -25,8 +25,8 @@ from aoq.data.regions import PictureReader, RegionSource
 from aoq.data.vocabulary import Vocabulary, tokenize
 from aoq.errors import UserError
 from aoq.scoring.encoded import Kind, PackedEncoding, encode_range
-from aoq.storage import RunDirectory, hash_parts
-from aoq.training.checkpoint import TrainedRun, load_run, model_key
+from aoq.storage import RunDirectory
+from aoq.training.checkpoint import TrainedRun, load_run
 from aoq.training.inputs import default_device
 from aoq.types import Encoding, Positives
 
@@ -79,6 +79,7 @@ class QueryEncoder:
         self.run = run
         self.trained = trained
         self.model = trained.model
+        self.model_hash = trained.model_hash
         self.vocabulary = trained.vocabulary
         self.device = default_device()
         self._source = source
@@ -93,11 +94,6 @@ class QueryEncoder:
         """
         folder = trained_round(run)
         return cls(folder, load_run(folder, device=default_device()), source=source)
-
-    @cached_property
-    def model_hash(self) -> str:
-        """Names all that encodings depend on: weights, words, settings."""
-        return hash_parts(model_key(RunDirectory(self.run), self.trained.recipe).encode())
 
     @cached_property
     def known_source(self) -> RegionSource | None:

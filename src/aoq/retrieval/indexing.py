@@ -86,7 +86,7 @@ def build_index(
             results={
                 dataset.split: result
                 for dataset in splits
-                if (result := result_on(encoder.run, dataset))
+                if (result := result_on(encoder.run, dataset, model_hash=encoder.model_hash))
             },
             source=encoder.known_source,
             teacher=_record(proposing, teacher),

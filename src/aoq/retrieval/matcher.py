@@ -30,7 +30,6 @@ from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.encoded import Kind
 from aoq.scoring.stored import StoredRows
 from aoq.storage import ROUND_ONE, ROUND_TWO
-from aoq.types import Encoding
 
 INDEX_FOLDER = "index"
 E = TypeVar("E")
@@ -182,14 +181,6 @@ class Matcher:
             by_word=None if t2i is None else t2i[0, inside].cpu().numpy(),
             by_region=None if i2t is None else i2t[0, :, inside].cpu().numpy(),
         )
-
-    def encode_texts(self, texts: Sequence[str]) -> Encoding:
-        """Sentences as the model sees them."""
-        return self.encoder.encode_texts(texts)
-
-    def encode_pictures(self, pictures: Sequence[Picture]) -> Encoding:
-        """Pictures as the model sees them."""
-        return self.encoder.encode_pictures(pictures)
 
     def read_picture(self, picture: Picture | Pixels) -> ReadPicture:
         """A picture to ask several things about: the network reads it once."""

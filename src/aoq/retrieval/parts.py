@@ -98,7 +98,7 @@ def _encode(dataset: PairDataset, folder: Path, encoder: QueryEncoder) -> None:
     """Encodings by one model; what it made of the same data for mining is taken over."""
     folder.mkdir(exist_ok=True)
     if dataset.n_texts:
-        kept = kept_encodings(encoder.run, dataset)
+        kept = kept_encodings(encoder.run, dataset, model_hash=encoder.model_hash)
         with suppress(UserError):  # incomplete or damaged
             open_stored(kept, len(dataset), dataset.n_texts)
             for piece in kept.glob("*.safetensors"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,7 @@ from aoq.errors import UserError
 from aoq.models import build_model
 from aoq.recipes import load_recipe
 from aoq.scoring.protocol import TrainableModel
-from aoq.storage import RunDirectory, atomic_file, hash_file
+from aoq.storage import RunDirectory, atomic_file, hash_file, hash_parts
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class TrainerState:
     best_epoch: int = -1
     waited: int = 0
     "Validations since the best one."
+    validated: int = 0
+    "Steps of the whole round before the last validation within an epoch."
 
 
 MakeModel = Callable[[], TrainableModel]
@@ -104,6 +106,7 @@ class TrainedRun:
     model: TrainableModel
     vocabulary: Vocabulary
     feature_width: int
+    model_hash: str
 
     def require_width(self, width: int, *, source: str) -> None:
         if width != self.feature_width:
@@ -123,6 +126,7 @@ def load_run(path: Path | str, *, device: str | torch.device = "cpu") -> Trained
             "open it there with aoq.load_own_model(run, make_model)."
         )
     vocabulary = Vocabulary.load(run.vocabulary)
+    before = run.model.stat()
     try:
         with safe_open(run.model, framework="pt") as file:
             feature_width = int(file.metadata()["feature_width"])
@@ -130,13 +134,23 @@ def load_run(path: Path | str, *, device: str | torch.device = "cpu") -> Trained
         raise UserError(f"{run.model} is no model of a run: {error}.") from None
     model = build_model(recipe.model, feature_width=feature_width, vocabulary_size=len(vocabulary))
     load_weights(run.model, model)
-    return TrainedRun(recipe, model.to(device).eval(), vocabulary, feature_width)
+    model_hash = hash_model(path)
+    after = run.model.stat()
+    if (after.st_ino, after.st_mtime_ns) != (before.st_ino, before.st_mtime_ns):
+        return load_run(path, device=device)  # its round is under way, and has better weights
+    return TrainedRun(recipe, model.to(device).eval(), vocabulary, feature_width, model_hash)
 
 
-def model_key(run: RunDirectory, recipe: Recipe) -> str:
-    """Names all that encodings depend on: weights, words where there are some, settings."""
+def hash_model(path: Path | str) -> str:
+    """Names all that a model's scores depend on: weights, words where it has some, settings."""
+    run = RunDirectory(Path(path)).require_trained()
     files = [hash_file(file) for file in (run.model, run.vocabulary) if file.is_file()]
-    return json.dumps([files, asdict(recipe.model)])
+    return hash_parts(json.dumps([files, asdict(load_recipe(run.config).model)]).encode())
+
+
+def hash_models(runs: Sequence[Path]) -> str:
+    """The same of a run; of an ensemble those of all, in order, joined by a plus."""
+    return "+".join(map(hash_model, runs))
 
 
 def load_own_model(

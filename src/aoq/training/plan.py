@@ -1,37 +1,42 @@
 """What a recipe will cost, before anything starts.
 
-A few real steps of each round and a slice of the mining are timed on the real data with the real
-model; the rest is arithmetic. Nothing is written.
+A few real steps of each round, and encoding and scoring a slice of the training set, are timed on
+the real data with the real model; the rest is arithmetic. Nothing is written.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from aoq.config import MiningConfig, Recipe, RoundConfig
+from aoq.config import Recipe, RoundConfig
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.direction import usable_depth
-from aoq.mining.offline import mine
+from aoq.mining.toplists import TopLists
 from aoq.models import count_parameters
 from aoq.randomness import epoch_order
 from aoq.sampling import OfflineSampler
-from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.blocks import BLOCK_SIZE
 from aoq.scoring.protocol import TrainableModel
 from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.step import make_batches, make_optimizer, update
 from aoq.training.together import Together, start_fabric
-from aoq.types import Positives
+from aoq.types import Encoding, Positives
 
-_TIMED_STEPS = 3
+T = TypeVar("T")
+_TIMED = 3  # the first call is slow
 _FEW_PAIRS = 8
 _LONG = 10.0  # seconds
 _SLICE = 256
+_SLOW_SLICE = 0.1  # seconds of its scores: a whole block takes sixteen times as long
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,21 @@ class RoundPlan:
 
 
 @dataclass(frozen=True)
+class MiningPlan:
+    """The time of ranking the training set, and what is kept of it."""
+
+    seconds: float
+    disk_bytes: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """Steps, time, disk and memory of a recipe."""
 
     parameters: int
     round_one: RoundPlan | None
-    mining_seconds: float | None
+    mining: MiningPlan | None
     round_two: RoundPlan | None
     disk_bytes: int
     memory_bytes: int
@@ -72,9 +86,9 @@ class Plan:
         rounds = {"round one": self.round_one, "round two": self.round_two}
         stages = {name: str(plan) for name, plan in rounds.items() if plan is not None}
         total = sum(plan.seconds for plan in rounds.values() if plan is not None)
-        if self.mining_seconds is not None:
-            stages["mining"] = f"about {duration(self.mining_seconds)}"
-            total += self.mining_seconds
+        if self.mining is not None:
+            stages["mining"] = f"about {duration(self.mining.seconds)}"
+            total += self.mining.seconds
         in_order = [name for name in ("round one", "mining", "round two") if name in stages]
         return [
             ("parameters", f"{self.parameters:,}"),
@@ -86,19 +100,17 @@ class Plan:
 
 
 def make_plan(recipe: Recipe) -> Plan:
-    """Time a few steps of each round and a slice of the mining, and work out the rest."""
+    """Time a few steps of each round and a slice of what is mined, and work out the rest."""
     recipe = recipe.resolved()
     data = open_training_data(recipe)
     model = data.builder(recipe.model)().to(data.train.device)
     positives = data.train.dataset.positives
-    sampler, mining_seconds = None, None
-    disk_bytes = 0
+    sampler, mining = None, None
     if recipe.needs_lists:
         lists = _stand_in_lists(recipe, positives)
         sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
         if recipe.mines:
-            mining_seconds, encoding_bytes = _time_mining(model, data, recipe.mining)
-            disk_bytes += encoding_bytes + lists.nbytes
+            mining = _time_mining(model, data, lists)
     one, two = (
         _time_round(model, data, settings, sampler) if is_needed else None
         for settings, is_needed in (
@@ -107,14 +119,15 @@ def make_plan(recipe: Recipe) -> Plan:
         )
     )
     rounds, parameters = [plan for plan in (one, two) if plan is not None], count_parameters(model)
+    # For each round the best weights, and the trainer's: weights and Adam's two moments.
+    disk_bytes = len(rounds) * 4 * 4 * parameters
     return Plan(
         parameters=parameters,
         round_one=one,
-        mining_seconds=mining_seconds,
+        mining=mining,
         round_two=two,
-        # For each round the best weights, and the trainer's: weights and Adam's two moments.
-        disk_bytes=disk_bytes + len(rounds) * 4 * 4 * parameters,
-        memory_bytes=max(plan.memory_bytes for plan in rounds),
+        disk_bytes=disk_bytes + (mining.disk_bytes if mining else 0),
+        memory_bytes=max(plan.memory_bytes for plan in (one, mining, two) if plan is not None),
     )
 
 
@@ -172,57 +185,65 @@ def _time_steps(
 
     few = max(_FEW_PAIRS, 2 * settings.accumulate)
     times = settings.batch_size / few
-    expected = times * min(time_step(few) for _ in range(_TIMED_STEPS))  # the first is slow
+    expected = times * min(time_step(few) for _ in range(_TIMED))
     if expected > _LONG:
         activations = max(0, _peak_memory() - held)
         return StepCost(seconds=expected, memory_bytes=held + int(times * activations))
-    seconds = min(time_step(settings.batch_size) for _ in range(_TIMED_STEPS))
+    seconds = min(time_step(settings.batch_size) for _ in range(_TIMED))
     return StepCost(seconds=seconds, memory_bytes=_peak_memory())
 
 
-def _time_mining(
-    model: TrainableModel, data: TrainingData, config: MiningConfig
-) -> tuple[float, int]:
-    """Encode and mine a slice; the seconds and the encodings' bytes of the whole training set.
+def _time_mining(model: TrainableModel, data: TrainingData, lists: CandidateLists) -> MiningPlan:
+    """The whole training set at the pace of a slice of it.
 
-    Rules are left out: they are about the whole set, and cost little beside its scores.
+    Keeping the hardest, and rules against false negatives, cost little beside the scores.
     """
-    dataset = data.train.dataset
-    n_images = min(_SLICE, len(dataset))
-    n_texts = min(_SLICE, dataset.n_texts)
+    dataset, held = data.train.dataset, _peak_memory()
+    n_images, n_texts = min(_SLICE, len(dataset)), min(_SLICE, dataset.n_texts)
     model.eval()
     with torch.no_grad():
-        started = time.perf_counter()
-        images = model.encode_images(data.train.regions(np.arange(n_images)))[:]
-        images_done = time.perf_counter()
-        texts = model.encode_texts(data.train.texts(np.arange(n_texts)))[:]
-        texts_done = time.perf_counter()
-    apart = Positives.from_pairs([], n_images=n_images, n_texts=n_texts)
-    of_slice = replace(
-        config,
-        depth_texts=min(config.depth_texts, n_texts),
-        depth_images=min(config.depth_images, n_images),
-        skip_first=0,
-        score_share=None,
-        equal_captions=False,
-        near_captions=None,
-    )
-    mine(
-        model,
-        EncodedDataset(images, texts, device=data.train.device),
-        apart,
-        config=of_slice,
-        provenance=Provenance(teacher="", data=""),
-    )
-    mined = time.perf_counter()
+        images, image_seconds = _timed(
+            lambda: model.encode_images(data.train.regions(np.arange(n_images)))
+        )
+        texts, text_seconds = _timed(
+            lambda: model.encode_texts(data.train.texts(np.arange(n_texts)))
+        )
+        pair_seconds = _time_pair(model, images, texts)
     image_share, text_share = len(dataset) / n_images, dataset.n_texts / n_texts
-    seconds = (
-        (images_done - started) * image_share
-        + (texts_done - images_done) * text_share
-        + (mined - texts_done) * image_share * text_share
+    encodings = int(images.vectors.nbytes * image_share + texts.vectors.nbytes * text_share)
+    while_filled = sum(
+        8 * len(ids) * TopLists.capacity(ids.shape[1]) for ids in (lists.i2t, lists.t2i)
     )
-    sizes = (images.vectors.nbytes * image_share, texts.vectors.nbytes * text_share)
-    return seconds, int(sum(sizes))
+    return MiningPlan(
+        seconds=image_seconds * image_share
+        + text_seconds * text_share
+        + pair_seconds * len(dataset) * dataset.n_texts,
+        disk_bytes=encodings + lists.nbytes,
+        memory_bytes=held + encodings + while_filled,  # where the finished lists are held already
+    )
+
+
+def _time_pair(model: TrainableModel, images: Encoding, texts: Encoding) -> float:
+    """Seconds of a score in a block, a large one where that is quick."""
+    for size in (_SLICE, BLOCK_SIZE):
+        rows = torch.arange(size)
+        block = images[rows % len(images)], texts[rows % len(texts)]
+        _, seconds = _timed(partial(model.score_matrix, *block))
+        if seconds > _SLOW_SLICE:
+            break
+    return seconds / size**2
+
+
+def _timed(call: Callable[[], T]) -> tuple[T, float]:
+    """What a call gives, and the seconds of the fastest of a few."""
+    times = []
+    for _ in range(_TIMED):
+        started = time.perf_counter()
+        result = call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    return result, min(times)
 
 
 def _stand_in_lists(recipe: Recipe, positives: Positives) -> CandidateLists:
@@ -233,12 +254,13 @@ def _stand_in_lists(recipe: Recipe, positives: Positives) -> CandidateLists:
     depth_images = usable_depth(
         mining.depth_images, positives.swapped, what="images", skip_first=skip_first
     )
-    i2t = random.integers(positives.n_texts, size=(positives.n_images, depth_texts))
-    t2i = random.integers(positives.n_images, size=(positives.n_texts, depth_images))
+    n_images, n_texts = positives.n_images, positives.n_texts
+    i2t = random.integers(n_texts, size=(n_images, depth_texts), dtype=np.int32)
+    t2i = random.integers(n_images, size=(n_texts, depth_images), dtype=np.int32)
     return CandidateLists(
-        i2t.astype(np.int32),
+        i2t,
         np.zeros(i2t.shape, np.float32),
-        t2i.astype(np.int32),
+        t2i,
         np.zeros(t2i.shape, np.float32),
         Provenance(teacher="", data=""),
     )

@@ -97,7 +97,7 @@ class Round:
             step_board(self.run.board if self.processes.is_first else None) as self.board,
             progress_bar(self.label, total=total, unit="steps") as self.bar,
         ):
-            self.bar(advance=self.state.epoch * self.n_steps + self.state.step)
+            self.bar(advance=self._steps_done)
             while not self._is_finished() and self._train_epoch(self.state.epoch, stop):
                 self._end_epoch(stop)
             if self._gave_up():
@@ -153,13 +153,16 @@ class Round:
         title = f"{self.label}: epoch {epoch + 1}/{self.settings.epochs}"
         sums: defaultdict[str, float] = defaultdict(float)
         started, first = time.monotonic(), self.state.step
+        self._validate_where_due(stop)  # a stop may have cut it off
+        if self._gave_up():
+            return False
         for step in range(first, len(batches)):
             terms = self._step(batches[step], epoch=epoch, step=step)
             for name, value in terms.items():
                 sums[name] += value
             self.state = replace(self.state, step=step + 1)
             self.bar(title=title, note=_described(terms))
-            self._between_steps(epoch * self.n_steps + step + 1, last=step + 1 == self.n_steps)
+            self._between_steps(stop)
             if self._gave_up() or self.together.any(stop.is_asked):
                 self._save()
                 self.processes.barrier()  # who leaves first has the others terminated
@@ -219,19 +222,31 @@ class Round:
             f"(all in {self.run.events}): {error}"
         )
 
-    def _between_steps(self, steps: int, *, last: bool) -> None:
-        """A line of the log, a validation, a saved state, where due; an epoch's end brings all."""
-        settings = self.settings
-        if steps % settings.log_every == 0 or last:
-            self._log_steps(steps)
-        if last:
-            return
-        every = settings.validate_every
-        validates = every is not None and steps % every == 0
-        if validates:
-            self._validate(self.state.epoch)
-        if validates or steps % settings.checkpoint_every == 0:
+    @property
+    def _steps_done(self) -> int:
+        """Of the whole round."""
+        return self.state.epoch * self.n_steps + self.state.step
+
+    def _between_steps(self, stop: Stop) -> None:
+        """A line of the log, a saved state, a validation, where due; an epoch's end brings all."""
+        is_last = self.state.step == self.n_steps
+        if self._steps_done % self.settings.log_every == 0 or is_last:
+            self._log_steps(self._steps_done)
+        if self._steps_done % self.settings.checkpoint_every == 0 and not is_last:
             self._save()
+        self._validate_where_due(stop)
+
+    def _validate_where_due(self, stop: Stop) -> None:
+        """Within an epoch, once; a stop does not wait for it, since all is saved before."""
+        every, steps = self.settings.validate_every, self._steps_done
+        within = 0 < self.state.step < self.n_steps
+        if every is None or steps % every or steps == self.state.validated or not within:
+            return
+        self._save()
+        with stop.at_once():
+            self._validate(self.state.epoch)
+        self.state = replace(self.state, validated=steps)
+        self._save()
 
     def _log_steps(self, steps: int) -> None:
         """What the steps since the last such line were like."""
@@ -262,7 +277,7 @@ class Round:
                 save_weights(self.run.model, self.model, feature_width=self.feature_width)
         figures = metrics.as_dict()
         self.log.write("validation", epoch=epoch + 1, step=self.state.step, best=best, **figures)
-        self.board.write_metrics(epoch * self.n_steps + self.state.step, figures)
+        self.board.write_metrics(self._steps_done, figures)
         return metrics, best
 
     def _save(self) -> None:

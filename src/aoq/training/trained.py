@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,9 @@ from aoq.evaluation.protocols import JudgedFold, judge_folds
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.offline import mine_together
 from aoq.mining.report import mining_report, report_file
-from aoq.mining.rerank import agreement, rerank
+from aoq.mining.rerank import Agreement, agreement, rerank
+from aoq.mining.saved import remove_saved, saved_file
+from aoq.mining.together import Mined
 from aoq.processes import ALONE, Processes
 from aoq.progress import EventLog, say
 from aoq.recipes import load_recipe
@@ -32,12 +33,10 @@ from aoq.scoring.stored import encode_to_disk, encodings_folder, open_stored
 from aoq.storage import (
     RunDirectory,
     append_json_line,
-    hash_file,
-    hash_models,
     read_json_lines,
     remove_leftovers,
 )
-from aoq.training.checkpoint import load_run, model_key
+from aoq.training.checkpoint import hash_model, hash_models, load_run
 from aoq.training.inputs import default_device
 from aoq.types import Encoding
 
@@ -50,10 +49,7 @@ class ScoredSplit:
     dataset: PairDataset
     scorer: Scorer[Any]
     encoded: EncodedDataset[Any]
-
-    @property
-    def model_hash(self) -> str:
-        return hash_models(self.runs)
+    model_hash: str
 
     @classmethod
     def encode(
@@ -62,9 +58,10 @@ class ScoredSplit:
         model: TrainableModel,
         collator: Collator,
         *,
+        model_hash: str,
         on_disk: Processes | None = None,
     ) -> ScoredSplit:
-        """Encode a split with the model of a run.
+        """Encode a split with the model of a run, whose hash is that of what was loaded.
 
         Encodings are held in memory, or kept in the run's folder by the processes `on_disk`.
         """
@@ -72,8 +69,9 @@ class ScoredSplit:
         if on_disk is None:
             encoded = encode_dataset(model, collator, description=description)
         else:
-            encoded = _encode_on_disk(run, model, collator, on_disk, description)
-        return cls((run,), collator.dataset, model, encoded)
+            folder = kept_encodings(run, collator.dataset, model_hash=model_hash)
+            encoded = _encode_on_disk(folder, model, collator, on_disk, description)
+        return cls((run,), collator.dataset, model, encoded, model_hash)
 
     def judge(self, *, memory: str | None = None, folds: int = 1) -> list[JudgedFold]:
         """The ranks of each fold; of one fold, those of the whole split."""
@@ -96,6 +94,7 @@ class ScoredSplit:
             dataset=parts[0].dataset,
             scorer=Ensemble([part.scorer for part in parts]),
             encoded=Ensemble.join([part.encoded for part in parts]),
+            model_hash="+".join(part.model_hash for part in parts),
         )
 
 
@@ -108,21 +107,27 @@ def open_splits(
 ) -> list[ScoredSplit]:
     """Encode a split with the last trained round of each of `runs`.
 
-    The data set is that of the first unless one is named.
+    The data set is their own, unless one is named.
     """
     rounds = [RunDirectory(Path(run)).last_round().path for run in runs]
+    if data is None:
+        _require_same_data(rounds)
     dataset = open_dataset(data or own_data(rounds[0]), split)
     parts = []
     for run in rounds:
         trained = load_run(run, device=default_device())
         trained.require_width(dataset.features.shape[2], source=dataset.name)
         collator = Collator(dataset, trained.vocabulary, device=default_device())
-        parts.append(ScoredSplit.encode(run, trained.model, collator, on_disk=on_disk))
+        parts.append(
+            ScoredSplit.encode(
+                run, trained.model, collator, model_hash=trained.model_hash, on_disk=on_disk
+            )
+        )
     return parts
 
 
 def _encode_on_disk(
-    run: Path,
+    folder: Path,
     model: TrainableModel,
     collator: Collator,
     processes: Processes,
@@ -130,7 +135,6 @@ def _encode_on_disk(
 ) -> EncodedDataset[Encoding]:
     """Encode with all processes, or find what was encoded before."""
     dataset = collator.dataset
-    folder = kept_encodings(run, dataset)
     encode_to_disk(
         model,
         collator,
@@ -145,14 +149,22 @@ def _encode_on_disk(
     return open_stored(folder, len(dataset), dataset.n_texts, device=collator.device)
 
 
-def kept_encodings(run: Path, dataset: PairDataset) -> Path:
+def kept_encodings(run: Path, dataset: PairDataset, *, model_hash: str) -> Path:
     """Where a run keeps what its model makes of a data set, whether it is there or not."""
-    directory = RunDirectory(run)
-    return encodings_folder(
-        directory.encodings,
-        model_hash=model_key(directory, load_recipe(directory.config)),
-        data=dataset.fingerprint,
-    )
+    parent = RunDirectory(run).encodings
+    return encodings_folder(parent, model_hash=model_hash, data=dataset.fingerprint)
+
+
+def _require_same_data(rounds: Sequence[Path]) -> None:
+    """One that was trained on other data may have seen what it would be judged on."""
+    first = own_data(rounds[0])
+    for run in rounds[1:]:
+        other = load_recipe(RunDirectory(run).config).data
+        if other and Path(other).resolve() != first.resolve():
+            raise UserError(
+                f"{rounds[0]} was trained on {first} and {run} on {other}; name the data set for "
+                "all of them with --data."
+            )
 
 
 def own_data(run: Path) -> Path:
@@ -204,58 +216,57 @@ def mine_split(
 ) -> CandidateLists | None:
     """The same with what is encoded already."""
     started = time.monotonic()
-    saved = out.with_name(f".{out.name}.{processes.rank}-of-{processes.size}.saved")
+    inputs = teacher.scorer, teacher.encoded, teacher.dataset.positives
     mine_all = mine_together if proposed is None else partial(rerank, proposals=proposed)
     mined = mine_all(
-        teacher.scorer,
-        teacher.encoded,
-        teacher.dataset.positives,
+        *inputs,
         config=config,
         provenance=Provenance(teacher=teacher.model_hash, data=teacher.dataset.fingerprint),
         captions=teacher.dataset.captions,
         processes=processes,
-        saved=saved,
+        saved=saved_file(out, processes),
     )
     seconds = time.monotonic() - started
     agreed = {}
     if proposed is not None and sample:
-        agreed = agreement(
-            teacher.scorer,
-            teacher.encoded,
-            teacher.dataset.positives,
-            proposed,
-            config=config,
-            sample=sample,
-            processes=processes,
-        )
+        agreed = agreement(*inputs, proposed, config=config, sample=sample, processes=processes)
     if mined is not None:
-        report = mining_report(
-            teacher.scorer, teacher.encoded, teacher.dataset, mined, config=config, sample=sample
-        )
-        report.save(report_file(out))
-        mined.lists.save(out)  # last: what is there is complete
-        i2t, t2i = mined.lists.i2t, mined.lists.t2i
-        say(
-            f"mined {i2t.shape[1]} texts for each of {len(i2t):,} images and {t2i.shape[1]} "
-            f"images for each of {len(t2i):,} texts in {seconds:.1f} s"
-        )
-        for part in agreed.values():
-            say(part.sentence)
-        EventLog(RunDirectory(teacher.runs[0]).events).write(
-            "mined",
-            seconds=round(seconds, 2),
-            i2t=i2t.shape,
-            t2i=t2i.shape,
-            dropped=mined.n_dropped,
-            **{f"agreement_{direction}": asdict(part) for direction, part in agreed.items()},
-        )
+        _store(mined, teacher, out, config=config, sample=sample)
+        _tell(mined, agreed, run=teacher.runs[0], seconds=seconds)
     processes.barrier()  # the lists are there: what was saved on the way is of no use any more
     if processes.is_first:
-        name = glob.escape(out.name)
-        for pattern in (f".{name}.*-of-*.saved*", f"..{name}.*-of-*.saved*"):
-            for leftover in out.parent.glob(pattern):
-                leftover.unlink(missing_ok=True)
+        remove_saved(out)
     return None if mined is None else mined.lists
+
+
+def _store(
+    mined: Mined, teacher: ScoredSplit, out: Path, *, config: MiningConfig, sample: int
+) -> None:
+    """Write the report and then the lists: where they are, all is complete."""
+    report = mining_report(
+        teacher.scorer, teacher.encoded, teacher.dataset, mined, config=config, sample=sample
+    )
+    report.save(report_file(out))
+    mined.lists.save(out)
+
+
+def _tell(mined: Mined, agreed: Mapping[str, Agreement], *, run: Path, seconds: float) -> None:
+    """Say what was mined, and note it in the run."""
+    i2t, t2i = mined.lists.i2t, mined.lists.t2i
+    say(
+        f"mined {i2t.shape[1]} texts for each of {len(i2t):,} images and {t2i.shape[1]} "
+        f"images for each of {len(t2i):,} texts in {seconds:.1f} s"
+    )
+    for part in agreed.values():
+        say(part.sentence)
+    EventLog(RunDirectory(run).events).write(
+        "mined",
+        seconds=round(seconds, 2),
+        i2t=i2t.shape,
+        t2i=t2i.shape,
+        dropped=mined.n_dropped,
+        **{f"agreement_{direction}": asdict(part) for direction, part in agreed.items()},
+    )
 
 
 def _open_proposals(path: Path, data: Path | str) -> CandidateLists:
@@ -324,19 +335,21 @@ def stored_result(run: Path, *, split: str) -> dict[str, Any] | None:
     return result_on(run, open_dataset(own_data(run), split))
 
 
-def result_on(run: Path, dataset: PairDataset) -> dict[str, Any] | None:
-    """The same on any data."""
-    directory = RunDirectory(run).require_trained()
-    wanted = (dataset.split, hash_file(directory.model), dataset.fingerprint)
-    lines = read_json_lines(directory.results)
+def result_on(
+    run: Path, dataset: PairDataset, *, model_hash: str | None = None
+) -> dict[str, Any] | None:
+    """The same on any data, and of a model that was loaded before."""
+    wanted = (dataset.split, model_hash or hash_model(run), dataset.fingerprint)
+    lines = read_json_lines(RunDirectory(run).results)
     fitting = [line for line in lines if (line["split"], line["model"], line["data"]) == wanted]
     return fitting[-1] if fitting else None
 
 
 def judge_once(run: Path, split: Collator, load: Callable[[], TrainableModel]) -> dict[str, Any]:
-    """The result of a run on a split, judged now with the model that `load` gives if need be."""
-    if result_on(run, split.dataset) is None:
-        judge_split(ScoredSplit.encode(run, load(), split))
-    result = result_on(run, split.dataset)
+    """The result of a finished run, judged now with the model that `load` gives if need be."""
+    model_hash = hash_model(run)
+    if result_on(run, split.dataset, model_hash=model_hash) is None:
+        judge_split(ScoredSplit.encode(run, load(), split, model_hash=model_hash))
+    result = result_on(run, split.dataset, model_hash=model_hash)
     assert result is not None
     return result

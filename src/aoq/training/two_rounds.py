@@ -38,6 +38,7 @@ from aoq.storage import (
 from aoq.training.checkpoint import (
     MakeModel,
     TrainerState,
+    hash_model,
     load_own_model,
     load_run,
     load_weights,
@@ -271,6 +272,7 @@ class TwoRounds:
                 self.round_one,
                 self.load(self.round_one),
                 self.data.train,
+                model_hash=hash_model(self.round_one),
                 on_disk=self.processes,
             )
             mine_split(teacher, lists, config=self.recipe.mining, processes=self.processes)
@@ -326,7 +328,9 @@ def run_recipe(
         recipe = replace(recipe, model=replace(recipe.model, name="own"))
     recipe = recipe.resolved()
     data = data or open_training_data(recipe)
-    if recipe.candidates:  # before anything is written, or removed
+    if make_model is None:  # what can be refused is, before anything is removed
+        data.builder(recipe.model)
+    if recipe.candidates:
         lists = Path(recipe.candidates)
         CandidateLists.load(lists).require_fit(data.train.dataset, source=lists)
     processes.first_does(partial(prepare_run, path, recipe, force=force, reads=recipe.files))

@@ -28,7 +28,7 @@ def require_sound(definition: Definition) -> None:
                 f"experiment's, {list(definition.seeds)}."
             )
         first = folders.setdefault(definition.folder_of(row), row.label)
-        if first is not row.label or row is not definition.row(row.label):
+        if first != row.label or row is not definition.row(row.label):
             raise UserError(
                 f"{where}: the rows {first!r} and {row.label!r} would be one run; give each a "
                 "label and a recipe of its own."

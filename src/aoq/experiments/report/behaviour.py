@@ -31,7 +31,10 @@ class Behaviour:
 
 
 def behaviours(rows: Sequence[ResultRow]) -> list[Behaviour]:
-    return [_behaviour(row, group[0]) for group in groups_of(rows) for row in group]
+    """Those of the rows that have been trained, each beside the first of its whole group."""
+    return [
+        _behaviour(row, group[0]) for group in groups_of(rows) for row in group if row.trainings
+    ]
 
 
 def _behaviour(row: ResultRow, first: ResultRow) -> Behaviour:
@@ -81,7 +84,7 @@ def shown_behaviours(rows: Sequence[ResultRow]) -> list[tuple[str, ...]]:
             _shown(found.first),
             _shown(found.far),
         )
-        for found in behaviours([row for row in rows if row.trainings])
+        for found in behaviours(rows)
     ]
 
 

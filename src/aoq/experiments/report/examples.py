@@ -8,7 +8,7 @@ what its author likes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from aoq.config import Direction
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.protocols import JudgedFold
+from aoq.experiments.items import Item
 from aoq.experiments.report.rows import ResultRow
 from aoq.experiments.report.scores import TeacherBatches, batch_scores
 from aoq.scoring.blocks import ranges
@@ -28,19 +29,6 @@ QUERIES = 4
 _ANSWERS: dict[Direction, int] = {"i2t": 5, "t2i": 3}  # as in the paper's figure
 _ANCHORS = 3
 _AT_ONCE = 1024  # candidates that are scored together
-
-
-@dataclass(frozen=True)
-class Item:
-    """An image or a text as people see it."""
-
-    text: str | None = None
-    picture: Path | None = None
-    "Where the picture lies, if it is an image whose picture is known."
-    name: str = ""
-    score: float | None = None
-    right: bool = False
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,20 +58,6 @@ class Negatives:
     positive: Item
     online: Item
     offline: Item
-
-
-def text_item(dataset: PairDataset, text_id: int, /, *, score: float | None = None) -> Item:
-    return Item(text=dataset.captions[text_id], score=score)
-
-
-def image_item(dataset: PairDataset, image_id: int, /, *, score: float | None = None) -> Item:
-    """With one of its own captions, which says what it shows."""
-    return Item(
-        text=dataset.captions[dataset.positives.texts_of(image_id)[0]],
-        picture=dataset.pictures[image_id],
-        name=dataset.image_ids[image_id],
-        score=score,
-    )
 
 
 # Where two settings differ
@@ -146,7 +120,7 @@ def _ranks(fold: JudgedFold, direction: Direction) -> Ids:
 
 
 def _query(dataset: PairDataset, direction: Direction, query: int) -> Item:
-    return image_item(dataset, query) if direction == "i2t" else text_item(dataset, query)
+    return Item.of_image(dataset, query) if direction == "i2t" else Item.of_text(dataset, query)
 
 
 def _first_answers(part: ScoredSplit, direction: Direction, query: int) -> list[Item]:
@@ -164,12 +138,12 @@ def _first_answers(part: ScoredSplit, direction: Direction, query: int) -> list[
     for found in np.argsort(-values, kind="stable")[: _ANSWERS[direction]].tolist():
         score = float(values[found])
         if direction == "i2t":
-            item = text_item(dataset, found, score=score)
+            item = Item.of_text(dataset, found, score=score)
             right = bool(contains(query, found))
         else:
-            item = image_item(dataset, found, score=score)
+            item = Item.of_image(dataset, found, score=score)
             right = bool(contains(found, query))
-        items.append(Item(item.text, item.picture, item.name, score, right))
+        items.append(replace(item, right=right))
     return items
 
 
@@ -189,10 +163,12 @@ def mined_negatives(mined: TeacherBatches, *, count: int = _ANCHORS) -> list[Neg
     found = []
     for direction in _ANSWERS:
         if direction == "i2t":
-            shown, wrong, (anchors, others), hardness = image_item, text_item, pair_ids.T, matrix
+            shown, wrong = Item.of_image, Item.of_text
+            (anchors, others), hardness = pair_ids.T, matrix
             listed, listed_scores = lists.i2t, lists.i2t_scores
         else:
-            shown, wrong, (others, anchors), hardness = text_item, image_item, pair_ids.T, matrix.T
+            shown, wrong = Item.of_text, Item.of_image
+            (others, anchors), hardness = pair_ids.T, matrix.T
             listed, listed_scores = lists.t2i, lists.t2i_scores
         for place in dict.fromkeys(spread.tolist()):
             anchor, hardest = int(anchors[place]), hardness[place].max(dim=0)
@@ -203,17 +179,17 @@ def mined_negatives(mined: TeacherBatches, *, count: int = _ANCHORS) -> list[Neg
                     direction,
                     shown(dataset, anchor),
                     wrong(dataset, int(others[place])),
-                    _noted(near, online, listed[anchor]),
+                    _noted(near, listed[anchor]),
                     wrong(dataset, offline, score=_score(listed_scores[anchor, 0])),
                 )
             )
     return found
 
 
-def _noted(item: Item, number: int, listed: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Item:
-    places = np.flatnonzero(listed == number)
+def _noted(item: Item, listed: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Item:
+    places = np.flatnonzero(listed == item.number)
     place = f"place {places[0] + 1:,}" if len(places) else f"beyond the first {len(listed):,}"
-    return Item(item.text, item.picture, item.name, item.score, note=place)
+    return replace(item, note=place)
 
 
 def _score(score: np.float32) -> float | None:

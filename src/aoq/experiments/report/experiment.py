@@ -56,6 +56,7 @@ def read_experiment(
         contents = Counter(line.get("data") for line in noted.values()).most_common(1)[0][0]
     else:
         contents = open_dataset(folder, "train").contents
+    noted = read_results(results, definition, contents)
     choices = choices_made(definition, noted, contents)
     cells = plan(chosen=chosen_rows(definition, noted, contents))
     split, lines = comparable(cells, noted, contents)

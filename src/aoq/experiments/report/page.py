@@ -7,6 +7,7 @@ that show pictures in photographs/, apart from the others, because pictures may 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -56,6 +57,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Settings = Mapping[str, Any]
+_PARTS = {
+    "tables": r"(results|behaviour|claims|online-share)\.md|(rows|trainings|online-share)\.csv",
+    "figures": r"(curves|cross-retrieval|scores)-\d+\.(png|svg)",
+    "photographs": r"((sentences|images)-\d+|negative-(sentences|images))\.(png|svg)",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +99,10 @@ class Report:
         _write_page(path, self, _Parts.of(self))
 
     def write(self, folder: Path) -> Path:
-        """The page, and its parts as files; the page's path."""
+        """The page, and its parts as files, in the place of an earlier report's; its path."""
         parts, tables = _Parts.of(self), folder / "tables"
+        for file in report_files(folder):
+            file.unlink()
         write_text(tables / "results.md", markdown_table(self.shown))
         write_text(tables / "rows.csv", rows_csv(self.rows))
         write_text(tables / "trainings.csv", cells_csv(self.rows))
@@ -111,6 +119,16 @@ class Report:
         page = folder / "index.html"
         _write_page(page, self, parts)
         return page
+
+
+def report_files(folder: Path) -> list[Path]:
+    """What a report wrote beside its page; other files are somebody's own."""
+    return [
+        file
+        for part, names in _PARTS.items()
+        for file in sorted((folder / part).glob("*"))
+        if re.fullmatch(names, file.name)
+    ]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from aoq.experiments.pages import open_picture
-from aoq.experiments.report.examples import Item, Negatives, Retrieval
+from aoq.experiments.items import Item
+from aoq.experiments.pages import small_picture
+from aoq.experiments.report.examples import Negatives, Retrieval
 from aoq.experiments.report.figures import drawing
 
 if TYPE_CHECKING:
@@ -78,9 +79,9 @@ def _show(axis: Axes, item: Item, title: str = "") -> None:
     """The picture, ticked and framed where it is right; or the words, where there is none."""
     axis.set_xticks([])
     axis.set_yticks([])
-    picture = open_picture(item.picture, side=_SIDE)
+    picture = small_picture(item.picture, side=_SIDE)
     if picture is None:
-        axis.text(0.5, 0.5, fill(item.text or "", 30), ha="center", va="center")
+        axis.text(0.5, 0.5, fill(item.text, 30), ha="center", va="center")
         axis.set_xlim(0, 1)
     else:
         axis.imshow(picture)
@@ -101,4 +102,4 @@ def _told(item: Item) -> str:
 
 
 def _short(item: Item) -> str:
-    return fill(item.text or "", 2 * _LETTERS)
+    return fill(item.text, 2 * _LETTERS)

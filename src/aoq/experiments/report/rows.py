@@ -204,17 +204,17 @@ class _Judge:
     dataset: PairDataset
     data: Path | None
 
-    def kept(self, *digests: str) -> JudgedFold | None:
-        return kept_ranks(self._file(digests), self.dataset)
+    def kept(self, *lines: Mapping[str, Any]) -> JudgedFold | None:
+        return kept_ranks(self._file(lines), self.dataset)
 
-    def keep(self, ranks: JudgedFold, *digests: str) -> None:
-        keep_ranks(self._file(digests), ranks)
+    def keep(self, ranks: JudgedFold, *lines: Mapping[str, Any]) -> None:
+        keep_ranks(self._file(lines), ranks)
 
     def judge(self, runs: Sequence[Path]) -> JudgedFold:
         return ranks_of(runs, self.dataset, data=self.data)
 
-    def _file(self, digests: Sequence[str]) -> Path:
-        return ranks_beside(self.results, *digests, split=self.dataset.split)
+    def _file(self, lines: Sequence[Mapping[str, Any]]) -> Path:
+        return ranks_beside(self.results, *lines, split=self.dataset.split)
 
 
 def _judged_together(
@@ -222,17 +222,21 @@ def _judged_together(
     trained: Mapping[tuple[str, int], Training],
     judge: _Judge | None,
 ) -> Iterator[Training]:
-    """The ensemble with every seed with which it was judged before, or can be from its runs."""
+    """The ensemble with every seed with which it was judged before, or can be from its runs.
+
+    Nothing tells its figures but its ranks, which count where those of its members do.
+    """
     for seed in ensemble.seeds:
         members = [trained[key] for key in ensemble.with_seed(seed) if key in trained]
-        if judge is None or len(members) < len(ensemble.members):
+        ranked = [member for member in members if member.ranks is not None]
+        if judge is None or len(ranked) < len(ensemble.members):
             continue
         all_there = all(member.runs for member in members)
         runs = tuple(run for member in members for run in member.runs) if all_there else ()
-        digests = [member.line["digest"] for member in members]
+        lines = [member.line for member in members]
         if all_there:
-            judge.keep(judge.judge(runs), *digests)
-        ranks = judge.kept(*digests)
+            judge.keep(judge.judge(runs), *lines)
+        ranks = judge.kept(*lines)
         if ranks is not None:
             yield Training(seed, ranks.metrics.figures(), runs, ranks)
 
@@ -251,14 +255,14 @@ def _training(cell: Cell, line: Mapping[str, Any], *, split: str, judge: _Judge 
     if RunDirectory(run).model.is_file():
         own = judge.judge([run])
         if _are_of(own, figures):
-            judge.keep(own, cell.digest)
+            judge.keep(own, line)
             runs = (run,)
         else:
             warn(
                 f"{run} has rsum {own.metrics.rsum:.1f} on {split}, but {cell.name} is noted with "
                 f"{figures['rsum']:.1f}: it is another run or other data, so it is left out."
             )
-    ranks = judge.kept(cell.digest)
+    ranks = judge.kept(line)
     if ranks is None or not _are_of(ranks, figures):
         return Training(seed, figures, runs, line=line)
     return Training(seed, ranks.metrics.figures(), runs, ranks, line)

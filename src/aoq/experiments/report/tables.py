@@ -201,7 +201,7 @@ def _escaped(cell: str) -> str:
     return cell.replace("|", "\\|")
 
 
-CLAIM_HEADINGS = ("the paper says", "there", "here", "with each seed", "verdict")
+CLAIM_HEADINGS = ("claim", "paper", "here", "with each seed", "verdict")
 
 
 def shown_claim(judged: Judged) -> tuple[str, ...]:
