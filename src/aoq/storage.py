@@ -190,6 +190,22 @@ def locked(folder: Path, *, doing: str = "trained") -> Iterator[None]:
         yield
 
 
+def is_locked(folder: Path) -> bool | None:
+    """Whether somebody writes to a folder; None where the system or the disk cannot tell."""
+    try:
+        import fcntl
+
+        with (folder / _LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        return None
+    return False
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """The unit people keep: what was asked for, what happened, and what came out."""

@@ -18,7 +18,7 @@ from aoq.experiments.results import read_pace
 from aoq.experiments.runs import RunSummary, compare_runs, find_runs
 from aoq.experiments.tables import METRICS
 from aoq.recipes import save_recipe
-from aoq.storage import RunDirectory, write_json
+from aoq.storage import RunDirectory, locked, write_json
 from aoq.training.two_rounds import run_recipe
 from aoq.web import history
 from tests.commands import aoq, assert_refused
@@ -410,7 +410,7 @@ def test_a_pipe_gets_every_run_on_one_line_with_everything(folder, monkeypatch):
     assert "320.0 @2" in line
     assert "312.5 10.0 10.0" in line
     (line,) = (line for line in lines if "with-a-folder-inside" in line)
-    assert "epoch 2/3" in line
+    assert "stopped 2/3" in line
     assert not any("left out" in line for line in lines)
 
 
@@ -420,7 +420,7 @@ def test_a_terminal_is_never_too_narrow_for_the_results(folder, monkeypatch, col
     said = aoq("runs", cwd=folder).stdout
     assert max(map(len, said.splitlines())) <= columns
     assert "312.5 10.0 10.0" in said
-    assert "epoch 2/3" in said
+    assert "stopped 2/3" in said
     assert "off_quin" in said
     for part in ("a-long-name-for-a-run-of", "with-a-folder-inside"):
         assert part in said
@@ -429,7 +429,7 @@ def test_a_terminal_is_never_too_narrow_for_the_results(folder, monkeypatch, col
 @pytest.mark.parametrize(
     ("events", "state"),
     [
-        ([start(), *epoch(1, 9.0)], "epoch 2/3"),
+        ([start(), *epoch(1, 9.0)], "stopped 2/3"),
         ([start(), *epoch(1, 9.0), {"event": "collapsed", "epoch": 2}], "collapsed 2/3"),
         ([start(), *epoch(1, 9.0), {"event": "not_finite", "epoch": 2}], "not finite 2/3"),
         ([start(), *epoch(1, 9.0), {"event": "stopped_early", "epoch": 1}], "stopped early"),
@@ -441,6 +441,17 @@ def test_the_list_says_what_became_of_a_run(tmp_path, events, state):
     said = aoq("runs", cwd=tmp_path).stdout
     assert f" {state} " in said
     assert "runs/[odd] name" in said
+
+
+@pytest.mark.parametrize("locks", ["runs/whole/round-one", "runs/whole"])
+def test_a_run_that_a_process_is_at_is_told_from_one_that_was_stopped(tmp_path, locks):
+    run = tmp_path / "runs" / "whole" / "round-one"
+    write_run(run, [start(), *epoch(1, 9.0)])
+    with locked(tmp_path / locks):
+        assert " epoch 2/3 " in aoq("runs", cwd=tmp_path).stdout
+        assert RunSummary.read(run).under_way
+    assert " stopped 2/3 " in aoq("runs", cwd=tmp_path).stdout
+    assert RunSummary.read(run).under_way is False
 
 
 def test_where_there_are_no_runs_a_sentence_says_how_to_make_one(tmp_path):

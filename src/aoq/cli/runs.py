@@ -191,10 +191,12 @@ def _runs_view(rows: list[dict[str, str]]) -> Table:
 
 
 def _state(run: RunSummary) -> str:
-    """In a word or two, with the epoch where it is under way."""
+    """In a word or two, with the epoch where there are more to come."""
     epoch = f"{min(run.epochs_done + 1, run.settings.epochs)}/{run.settings.epochs}"
     if run.collapsed and run.stage in ("training", "finished"):
         return f"collapsed {epoch}"
+    if run.under_way is False and run.stage in ("training", "mining"):
+        return f"stopped {epoch}" if run.stage == "training" else "stopped mining"
     return {"training": f"epoch {epoch}", "not finite": f"not finite {epoch}"}.get(
         run.stage, run.stage
     )

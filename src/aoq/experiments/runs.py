@@ -2,7 +2,7 @@
 
 Everything is read from the small files of a run directory (settings, origin, log, results), never
 from weights, so hundreds of runs are read at once and one under way is not disturbed. A log says
-what a run did last, not whether its process is alive; the time of its last line hints at that.
+what a run did last; whether a process is at it is known by its lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aoq.experiments.events import Event, ended_epochs, is_number, read_events
 from aoq.experiments.tables import METRICS
 from aoq.progress import warn
 from aoq.recipes import dotted_settings, load_recipe
-from aoq.storage import ROUNDS, RunDirectory, is_ensemble, read_json_lines
+from aoq.storage import ROUNDS, RunDirectory, is_ensemble, is_locked, read_json_lines
 
 Stage = Literal[
     "not started", "training", "not finite", "stopped early", "mining", "finished", "imported"
@@ -47,6 +47,8 @@ class RunSummary:
     round: RoundName
     "Of a run that has not begun the one it is to end with; one for imported models."
     stage: Stage
+    under_way: bool | None
+    "Whether a process is at it; None where the system cannot tell."
     epochs_done: int
     dev: Validation | None
     "The validation that chose the weights."
@@ -84,6 +86,7 @@ class RunSummary:
             recipe=recipe,
             round=which,
             stage=stage,
+            under_way=_is_under_way(run),
             epochs_done=done,
             dev=_chosen(events),
             test={name: test[name] for name in METRICS} if test else None,
@@ -102,6 +105,7 @@ class RunSummary:
             "seed": self.recipe.seed,
             "round": self.round,
             "stage": self.stage,
+            "under_way": self.under_way,
             "epochs_done": self.epochs_done,
             "epochs": self.settings.epochs,
             "collapsed": self.collapsed,
@@ -301,6 +305,12 @@ def _is_to_mine(
     whole = RunDirectory(run.path.absolute().parent)
     is_mined = whole.candidates.is_file() or any(event["event"] == "mined" for event in events)
     return which == "one" and recipe.mines and whole.config.is_file() and not is_mined
+
+
+def _is_under_way(run: RunDirectory) -> bool | None:
+    """Also where it is a round of a whole recipe, which mines between its rounds."""
+    locks = [is_locked(folder) for folder in (run.path, run.path.absolute().parent)]
+    return True if True in locks else None if None in locks else False
 
 
 def _last(events: Sequence[Event], kind: str, **fields: object) -> int:
