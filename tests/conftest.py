@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from aoq.types import Positives
 # Several test processes share the cores; more threads than cores make each wait for the other.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+# A shell's background jobs ignore Ctrl-C, and so would the commands that tests send it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,7 @@ from aoq.errors import UserError
 from aoq.mining.candidates import Provenance
 from aoq.mining.offline import mine, mine_together
 from aoq.mining.sides import Side
-from aoq.mining.sweep import Sweep
+from aoq.mining.sweep import FullSweep
 from aoq.mining.toplists import TopLists, ids_of
 from aoq.mining.workers import worker_threads
 from aoq.scoring.blocks import evenly_spread
@@ -237,7 +237,7 @@ def test_an_error_while_threads_run_ends_them_and_is_passed_on(error):
 
 def test_an_interruption_of_the_one_who_waits_ends_the_threads(monkeypatch):
     positives = five_texts_an_image(40, 200)
-    collect, calls = Sweep._collect, 0
+    collect, calls = FullSweep._collect, 0
 
     def interrupted(sweep, task):
         nonlocal calls
@@ -246,7 +246,7 @@ def test_an_interruption_of_the_one_who_waits_ends_the_threads(monkeypatch):
             raise KeyboardInterrupt
         collect(sweep, task)
 
-    monkeypatch.setattr(Sweep, "_collect", interrupted)
+    monkeypatch.setattr(FullSweep, "_collect", interrupted)
     before = threading.active_count()
     with threads(2), pytest.raises(KeyboardInterrupt):
         mined(encoded_from(matrix_of("rising", 40, 200)), positives, block_size=8)
@@ -400,13 +400,13 @@ def test_threads_that_round_leave_the_switch_for_tensor_cores_as_it_was():
 def block_sizes_of(monkeypatch):
     """The block size of every sweep."""
     seen = []
-    run = Sweep.run
+    run = FullSweep.run
 
     def spied(sweep, **options):
         seen.append(sweep.block_size)
         return run(sweep, **options)
 
-    monkeypatch.setattr(Sweep, "run", spied)
+    monkeypatch.setattr(FullSweep, "run", spied)
     return seen
 
 

@@ -19,7 +19,7 @@ from aoq.mining.direction import OneWay
 from aoq.mining.offline import mine_together
 from aoq.mining.saved import SavedSweep, saved_file
 from aoq.mining.sides import Side
-from aoq.mining.sweep import Sweep
+from aoq.mining.sweep import FullSweep
 from aoq.mining.toplists import TopLists
 from aoq.processes import ALONE
 from aoq.scoring.inner_product import InnerProduct
@@ -78,13 +78,13 @@ def die_after(monkeypatch, always_saved):
 def starts(monkeypatch):
     """The stripe at which every sweep began."""
     seen = []
-    run = Sweep.run
+    run = FullSweep.run
 
     def spied(sweep, *, first_stripe=0, pause):
         seen.append(first_stripe)
         return run(sweep, first_stripe=first_stripe, pause=pause)
 
-    monkeypatch.setattr(Sweep, "run", spied)
+    monkeypatch.setattr(FullSweep, "run", spied)
     return seen
 
 
@@ -248,7 +248,7 @@ def test_saving_takes_no_more_than_a_fiftieth_of_the_time(tmp_path, monkeypatch)
 
 
 def sweep_of_one_stripe():
-    return Sweep(
+    return FullSweep(
         Side.of_images(InnerProduct(), encoded_from(MATRIX), POSITIVES),
         images=slice(0, 120),
         i2t=TopLists(120, depth=5, n_candidates=600),

@@ -14,7 +14,7 @@ from typing import TypeVar
 from aoq.config import MiningConfig
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.direction import BothWays
-from aoq.mining.sweep import Sweep
+from aoq.mining.sweep import FullSweep
 from aoq.mining.together import Mined, sweep_together
 from aoq.processes import ALONE, Processes
 from aoq.scoring.blocks import block_size_for
@@ -77,7 +77,7 @@ def mine_together(
     if block_size is None:
         block_size = block_size_for(config.memory, encoded, beside=ways.nbytes(share))
     return sweep_together(
-        Sweep(ways.i2t.side, share, *ways.new_lists(share), block_size=block_size),
+        FullSweep(ways.i2t.side, share, *ways.new_lists(share), block_size=block_size),
         ways,
         config=config,
         provenance=provenance,

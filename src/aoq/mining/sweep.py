@@ -1,12 +1,13 @@
-"""One pass over the score matrix that fills both kinds of list.
+"""One pass over the score matrix that fills both kinds of list, a stripe of images at a time.
 
-The matrix is scored in blocks, a stripe of images at a time: a block's rows feed the images'
-lists, its columns the texts'. Blocks are dealt out to threads (`workers`). What a block leaves
-behind follows from the order of the blocks, never from which thread was faster.
+The whole matrix is scored in blocks: a block's rows feed the images' lists, its columns the
+texts'. Blocks are dealt out to threads (`workers`). What a block leaves behind follows from the
+order of the blocks, never from which thread was faster.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -31,7 +32,7 @@ _SAMPLE = 256  # candidates that tell where a list will end
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep(Generic[E]):
+class Sweep(ABC, Generic[E]):
     """What a pass reads and fills; `images` are those it is about, all or a process's share."""
 
     side: Side[E]
@@ -49,6 +50,19 @@ class Sweep(Generic[E]):
     def plan(self) -> list[Any]:
         """What half-finished lists depend on, beside settings and share."""
         return [self.block_size]
+
+    @abstractmethod
+    def run(self, *, first_stripe: int = 0, pause: Callable[[], bool]) -> Iterator[int]:
+        """Yields how many stripes are done when `pause` says so; nothing is under way then."""
+
+    def _rows(self, stripe: slice) -> slice:
+        """Where the images of a stripe are among `images`."""
+        return slice(stripe.start - self.images.start, stripe.stop - self.images.start)
+
+
+@dataclass(frozen=True, eq=False)
+class FullSweep(Sweep[E]):
+    """A pass over every image with every text."""
 
     def run(self, *, first_stripe: int = 0, pause: Callable[[], bool]) -> Iterator[int]:
         """Yields how many stripes are done when `pause` says so; nothing is under way then."""
@@ -84,10 +98,6 @@ class Sweep(Generic[E]):
                     collect(leave=0)
                     yield number
             collect(leave=0)
-
-    def _rows(self, stripe: slice) -> slice:
-        """Where the images of a stripe are among `images`."""
-        return slice(stripe.start - self.images.start, stripe.stop - self.images.start)
 
     def _score(self, images: E, stripe: slice, texts: slice, before: Future[Hits] | None) -> Hits:
         """Feed the lists of `texts` with a block; return the hits for those of the images."""
