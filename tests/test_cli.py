@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import pytest
 
 from aoq import processes
 from aoq.processes import Processes
-from aoq.recipes import save_recipe
+from aoq.recipes import load_recipe, save_recipe
 from tests.commands import aoq, aoq_process, assert_refused
 from tests.training.cases import published, small_recipe
 
@@ -189,6 +191,26 @@ def test_lists_are_refused_in_round_one(tmp_path, recipe_file):
     )
     assert done.returncode == 2
     assert "--candidates is for round two" in done.stderr
+
+
+def test_weights_to_start_from_are_refused_where_a_round_starts_from_scratch(tmp_path, recipe_file):
+    done = aoq_process(
+        *("train", recipe_file, "--round", "two", "--out", tmp_path / "run"),
+        *("--candidates", tmp_path / "lists", "--start", tmp_path / "one"),
+    )
+    assert done.returncode == 2
+    assert "--round-two.start-from round_one" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_to_do_after_round_one_keeps_all_that_flags_changed(tmp_path, recipe_file):
+    one, two = tmp_path / "one", tmp_path / "two"
+    done = aoq_process("train", recipe_file, "--out", one, "--seed", 3, "--model.joint-width", 8)
+    mine, train = re.findall(r"next: aoq (mine .*|train .*)", done.stderr)
+    assert aoq_process(*shlex.split(mine)).returncode == 0
+    assert aoq_process(*shlex.split(train.replace("...", str(two)))).returncode == 0
+    stored = load_recipe(two / "config.toml")
+    assert (stored.seed, stored.model.joint_width) == (3, 8)
 
 
 def test_the_folder_of_a_whole_run_stands_for_its_last_round(tmp_path, recipe_file):

@@ -209,6 +209,18 @@ def test_there_is_nothing_to_learn_when_every_margin_is_met(name, option):
     assert not matrix.grad.any()
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_scores_may_be_as_low_as_a_model_likes(name):
+    """Distances, say: the diagonal of a batch must not pass for its hardest negative."""
+    scores = random_scores()
+    offline = {name: part - 1e6 for name, part in vars(scores.offline).items() if part is not None}
+    low = BatchScores(scores.matrix - 1e6, offline=OfflineScores(**offline))
+    config = LossConfig(name=name, **CONSTANTS)
+    assert_equal_to_the_loop(low, config, rel=1e-6)
+    expected = compute_loss(scores, config).total.item()
+    assert compute_loss(low, config).total.item() == pytest.approx(expected, rel=1e-6)
+
+
 def one_weight_below_zero():
     """The first image's online hinge is 0.2 - 0.5 + 0.4 = 0.1, its weight 1.5 - (1 - 0.4) / 0.3."""
     matrix = torch.tensor([[0.5, 0.4], [-1.0, 0.9]], dtype=torch.float64, requires_grad=True)

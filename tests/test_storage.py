@@ -91,6 +91,18 @@ def test_a_kill_while_a_folder_takes_its_place_loses_neither(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
+def test_folders_that_are_filled_at_a_time_do_not_take_each_other_for_leftovers(tmp_path):
+    place = tmp_path / "place"
+    with replacing_folder(place, check=lambda: None) as one:
+        (one / "file").write_text("one")
+        with replacing_folder(place, check=lambda: None) as two:
+            (two / "file").write_text("two")
+        assert (one / "file").read_text() == "one"
+    assert [file.name for file in place.iterdir()] == ["file"]
+    assert (place / "file").read_text() == "one"
+    assert list(tmp_path.iterdir()) == [place]
+
+
 def test_who_may_read_a_file_is_the_users_choice(tmp_path):
     previous = os.umask(0o077)
     try:

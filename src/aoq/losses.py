@@ -19,8 +19,12 @@ from torch.nn.functional import relu
 from aoq.config import LossConfig, LossName
 from aoq.errors import UserError
 
-# Stands in for "no negative here": far below any score, finite so that 0 * it stays 0.
-_NO_NEGATIVE = -1e4
+Hinges = dict[str, Tensor]
+
+
+def _no_negative(scores: Tensor) -> float:
+    """Stands in for "no negative here": far below any score, finite so that 0 * it stays 0."""
+    return -(2.0**13) if scores.dtype == torch.float16 else -(2.0**100)
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class BatchScores:
     @cached_property
     def _online(self) -> tuple[torch.return_types.max, torch.return_types.max]:
         """Each image's hardest text of the batch and each text's hardest image: score and place."""
-        negatives = self.matrix.masked_fill(~self.negative_mask, _NO_NEGATIVE)
+        negatives = self.matrix.masked_fill(~self.negative_mask, _no_negative(self.matrix))
         return negatives.max(dim=1), negatives.max(dim=0)
 
     @property
@@ -82,7 +86,7 @@ class BatchScores:
         """
         (text_scores, texts), (image_scores, images) = self._online
         mask = self.negative_mask[images, texts] & self.negative_mask[texts, images]
-        mask &= (text_scores > _NO_NEGATIVE) & (image_scores > _NO_NEGATIVE)
+        mask &= torch.minimum(text_scores, image_scores) > _no_negative(self.matrix)
         return self.matrix[images, texts], self.matrix[texts, images], mask
 
     def require_offline(self) -> OfflineScores:
@@ -110,9 +114,6 @@ class LossTerms:
     @property
     def total(self) -> Tensor:
         return torch.stack(list(self.terms.values())).sum()
-
-
-Hinges = dict[str, Tensor]
 
 
 def hinge(values: Tensor, config: LossConfig) -> Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from aoq.errors import UserError
 from aoq.progress import be_silent
+from aoq.storage import locked, remove_leftovers
 
 Number = TypeVar("Number", bound=np.generic)
 # Dead processes are torchrun's business; one that waits for a slower one must not give up.
@@ -85,6 +87,19 @@ class Processes:
 
 
 ALONE = Processes()
+
+
+@contextmanager
+def alone_in(
+    folder: Path, processes: Processes = ALONE, *, doing: str = "trained"
+) -> Iterator[None]:
+    """The first process keeps other programs out, and removes what a killed one left half done."""
+    if not processes.is_first:
+        yield
+        return
+    with locked(folder, doing=doing):
+        remove_leftovers(folder)
+        yield
 
 
 @contextmanager

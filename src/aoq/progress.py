@@ -27,7 +27,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from aoq.storage import append_json_line
+from aoq.storage import append_json_line, read_json_lines
 
 T = TypeVar("T")
 console = Console(stderr=True, highlight=False)
@@ -120,3 +120,6 @@ class EventLog:
         if self.path is not None:
             line = {"event": event, "time": round(time.time(), 3), **fields}
             append_json_line(self.path, line)
+
+    def read(self) -> list[dict[str, Any]]:
+        return [] if self.path is None else read_json_lines(self.path)

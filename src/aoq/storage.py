@@ -53,8 +53,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary = _temporary(path)
     temporary.mkdir()
     try:
-        yield temporary
-        temporary.replace(path)
+        with locked(temporary):  # so that nobody takes it for a leftover
+            yield temporary
+            temporary.replace(path)
+        (path / _LOCK).unlink(missing_ok=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -65,12 +67,15 @@ def _temporary(path: Path) -> Path:
 
 
 def remove_leftovers(folder: Path, *, of: str = "*") -> None:
-    """Remove what a killed process had begun to write in `folder`, under the name `of`."""
+    """Remove what a killed process had begun to write in `folder`, under the name `of`.
+
+    A folder that is being filled is known by its lock; for files, `folder` has to be locked.
+    """
     for leftover in folder.glob(_LEFTOVER.format(of if of == "*" else glob.escape(of))):
-        if leftover.is_dir():
-            shutil.rmtree(leftover)
-        else:
+        if leftover.is_file():
             leftover.unlink()
+        elif not is_locked(leftover):
+            shutil.rmtree(leftover)
 
 
 @contextmanager

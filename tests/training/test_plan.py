@@ -6,22 +6,27 @@ from dataclasses import replace
 
 import pytest
 
+from aoq.errors import UserError
 from aoq.mining.toplists import TopLists
 from aoq.models import vse
 from aoq.training import plan as plan_module
 from aoq.training.inputs import open_training_data
 from aoq.training.plan import make_plan
+from aoq.training.trained import mine_run
+from aoq.training.two_rounds import train_round
 from tests.conftest import write_precomp
 from tests.training.cases import small_recipe
 
 
 @pytest.mark.parametrize(("change", "stages"), [("online", 1), ("", 2), ("candidates", 1)])
-def test_a_plan_has_the_stages_of_its_recipe(precomp, change, stages):
+def test_a_plan_has_the_stages_of_its_recipe(tmp_path, precomp, change, stages):
     recipe = small_recipe(precomp)
     if change == "online":
         recipe = replace(recipe, rounds="one")
     if change == "candidates":
-        recipe = replace(recipe, candidates="lists.safetensors")
+        train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+        mine_run(tmp_path / "run", tmp_path / "lists.safetensors")
+        recipe = replace(recipe, candidates=str(tmp_path / "lists.safetensors"))
     plan = make_plan(recipe)
     names = [name for name, _ in plan.rows()]
     kept = 4 * 4 * plan.parameters * stages
@@ -31,6 +36,12 @@ def test_a_plan_has_the_stages_of_its_recipe(precomp, change, stages):
     assert ("mining" in names) == (change == "")
     parts = replace(recipe, round_one=replace(recipe.round_one, accumulate=8))
     make_plan(parts)
+
+
+def test_a_plan_refuses_lists_that_a_run_would(tmp_path, precomp):
+    recipe = replace(small_recipe(precomp), candidates=str(tmp_path / "lists.safetensors"))
+    with pytest.raises(UserError, match=r"lists\.safetensors"):
+        make_plan(recipe)
 
 
 def test_a_plan_warns_of_rules_by_the_whole_set_and_not_by_the_slice_it_mines(

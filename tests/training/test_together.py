@@ -13,9 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from aoq.processes import ALONE
 from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, read_json_lines
+from aoq.training.together import Together, start_fabric
 from aoq.training.two_rounds import run_recipe
 from tests.training.cases import small_recipe, weights
 from tests.training.steps_together import CASES, STEPS, train
@@ -33,6 +36,12 @@ def torchrun(*command: object) -> None:
         arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_tasks_of_a_cluster_s_job_are_not_taken_for_processes(monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_JOB_NAME", "train")
+    assert Together(start_fabric(torch.device("cpu"))).processes == ALONE
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from aoq.data.opening import open_dataset
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists
 from aoq.recipes import load_recipe, save_recipe
-from aoq.storage import RunDirectory, read_json_lines
+from aoq.storage import RunDirectory, locked, read_json_lines
 from aoq.training import checkpoint
 from aoq.training.checkpoint import hash_model, load_run, load_weights
 from aoq.training.inputs import open_training_data
@@ -94,6 +94,19 @@ def test_settings_that_are_corrected_make_another_model_of_the_same_weights(runs
         for name in ("before", "after")
     }
     assert len(teachers) == 2
+
+
+def test_encodings_are_made_by_one_program_at_a_time(runs, tmp_path):
+    """Each removes what it takes for the leftovers of another."""
+    one, _ = runs
+    mine_run(one, tmp_path / "first.safetensors")
+    (folder,) = RunDirectory(one).encodings.iterdir()
+    with (
+        locked(folder, doing="encoded"),
+        pytest.raises(UserError, match="is being encoded by another process"),
+    ):
+        mine_run(one, tmp_path / "second.safetensors")
+    mine_run(one, tmp_path / "second.safetensors")
 
 
 def test_models_of_different_data_are_judged_together_only_on_data_that_are_named(runs, tmp_path):

@@ -14,7 +14,9 @@ from torch import nn
 from aoq.config import LossConfig
 from aoq.data.collate import Collator
 from aoq.data.opening import open_dataset
+from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
+from aoq.experiments.runs import RunSummary
 from aoq.recipes import load_recipe
 from aoq.storage import RunDirectory, locked, read_json_lines
 from aoq.training import round as round_module
@@ -112,6 +114,32 @@ def test_a_round_gives_up_when_validation_no_longer_improves(tmp_path, precomp):
     assert stopped["epoch"] == state.epoch
     again = train_round(tmp_path / "run", recipe, data, which="one")
     assert again == state
+    assert len(events(tmp_path / "run", "stopped_early")) == 1
+
+
+def test_a_kill_before_an_early_end_is_logged_does_not_hide_it(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    settings = replace(recipe.round_one, epochs=30, patience=1, learning_rate=1e-9)
+    recipe = replace(recipe, round_one=settings)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "run", recipe, data, which="one")
+    log = RunDirectory(tmp_path / "run").events
+    *lines, last = log.read_text().splitlines(keepends=True)
+    assert "stopped_early" in last
+    log.write_text("".join(lines))
+    assert RunSummary.read(tmp_path / "run").stage == "training"
+    train_round(tmp_path / "run", recipe, data, which="one")
+    assert RunSummary.read(tmp_path / "run").stage == "stopped early"
+
+
+def test_a_round_does_not_go_on_with_other_words(tmp_path, precomp):
+    """As another version of the tokenizer would give."""
+    recipe = small_recipe(precomp)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "run", recipe, data, which="one")
+    other = replace(data, vocabulary=Vocabulary(data.vocabulary.words[::-1]))
+    with pytest.raises(UserError, match="started with another vocabulary"):
+        train_round(tmp_path / "run", recipe, other, which="one")
 
 
 def test_a_signal_in_the_last_validation_does_not_hide_that_the_round_gave_up(
@@ -374,7 +402,14 @@ def test_force_removes_nothing_for_a_run_that_cannot_be(tmp_path, precomp):
     data = replace(open_training_data(recipe), vocabulary=None)
     with pytest.raises(UserError, match="bring a model that reads them"):
         run_recipe(tmp_path / "run", recipe, data=data, force=True)
-    assert (tmp_path / "run" / "round-two" / "model.safetensors").is_file()
+    own = replace(recipe, model=replace(recipe.model, name="own"))
+    with pytest.raises(UserError, match="built by the program that brings it"):
+        run_recipe(tmp_path / "run", own, force=True)
+    round_one = tmp_path / "run" / "round-one"
+    with pytest.raises(UserError, match="built by the program that brings it"):
+        train_round(round_one, own, open_training_data(recipe), which="one", force=True)
+    for name in ("round-one", "round-two"):
+        assert (tmp_path / "run" / name / "model.safetensors").is_file()
 
 
 def test_force_does_not_take_a_run_from_who_is_training_it(tmp_path, precomp):

@@ -55,6 +55,11 @@ def train(
 
     if settings.candidates and round == "one":
         raise UserError("--candidates is for round two; add --round two or leave it out.")
+    if start is not None and settings.settings_of(round).start_from == "scratch":
+        raise UserError(
+            "--start names weights, but this round starts from scratch; add --round two and "
+            "--round-two.start-from round_one, or leave --start out."
+        )
     with join_processes() as processes:
         data = open_training_data(settings)
         train_round(out, settings, data, which=round, start=start, force=force, processes=processes)
@@ -62,10 +67,11 @@ def train(
             return
     next_steps(command("evaluate", out))
     if round == "one":
-        reads = ("--candidates", RunDirectory(out).candidates, "--data", settings.data)
+        begun = RunDirectory(out)  # with all that flags changed
+        lists = ("--round", "two", "--candidates", begun.candidates)
         next_steps(
             command("mine", out),
-            command("train", recipe, "--round", "two", *reads) + " --out ...",
+            command("train", begun.config, *lists) + " --out ...",
         )
 
 

@@ -22,13 +22,14 @@ from aoq.experiments.report.page import Report
 from aoq.experiments.report.rows import ResultRow, Training
 from aoq.experiments.report.scores import TeacherBatches
 from aoq.experiments.results import machine, read_pace
+from aoq.processes import alone_in
 from aoq.progress import say
 from aoq.recipes import load_recipe, scenes_recipe
 from aoq.storage import MANIFEST, ROUND_ONE, RunDirectory
 from aoq.training.checkpoint import load_run
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import judge_once, ranks_of, stored_result
-from aoq.training.two_rounds import TwoRounds, alone_in, prepare_run, train_round
+from aoq.training.two_rounds import TwoRounds, prepare_run, train_round
 
 SETTINGS: dict[str, LossName] = {
     "online": "online",

@@ -36,7 +36,7 @@ class Provenance:
     """Which model mined the lists, on which data."""
 
     teacher: str
-    "SHA-256 of the teacher's weights, of an ensemble joined by +; or unknown."
+    "Hash of the teacher's weights, words and settings, of an ensemble joined by +; or unknown."
     data: str
     "Fingerprint of the data set."
     rules: tuple[str, ...] = ()

@@ -13,23 +13,29 @@ from aoq.models.vsrn import VSRN
 from aoq.scoring.protocol import TrainableModel
 
 
-class _Maker(Protocol):
+class Maker(Protocol):
     def __call__(
         self, config: ModelConfig, *, feature_width: int, vocabulary_size: int
     ) -> TrainableModel: ...
 
 
-MODELS: dict[ModelName, _Maker] = {"vsrn": VSRN, "scan": SCAN, "bfan": BFAN, "vse": VSE}
+MODELS: dict[ModelName, Maker] = {"vsrn": VSRN, "scan": SCAN, "bfan": BFAN, "vse": VSE}
 
 
 def build_model(config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> TrainableModel:
     """The model that `config` names, with fresh weights from torch's random state."""
-    if config.name not in MODELS:
+    make = find_maker(config.name)
+    return make(config, feature_width=feature_width, vocabulary_size=vocabulary_size)
+
+
+def find_maker(name: ModelName) -> Maker:
+    """What makes one of the library's models."""
+    if name not in MODELS:
         raise UserError(
-            f"a model named {config.name!r} is built by the program that brings it: call "
+            f"a model named {name!r} is built by the program that brings it: call "
             f"aoq.run_recipe with make_model; here it has to be one of {', '.join(MODELS)}."
         )
-    return MODELS[config.name](config, feature_width=feature_width, vocabulary_size=vocabulary_size)
+    return MODELS[name]
 
 
 def count_parameters(model: TrainableModel) -> int:

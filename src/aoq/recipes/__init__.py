@@ -98,7 +98,7 @@ def recipe_as_dict(recipe: Recipe) -> dict[str, Any]:
 
 
 # What may change while a run is under way: files have hashes of their own, and how often something
-# is written, or in how much memory, changes no number.
+# is written, or in how much memory, changes no number (docs/mining.md has BFAN's exception).
 HARMLESS = frozenset({"data", "candidates", "log_every", "checkpoint_every", "memory"})
 
 

@@ -15,7 +15,7 @@ from aoq.data.collate import Collator
 from aoq.data.opening import open_dataset, splits_of, training_captions
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
-from aoq.models import build_model
+from aoq.models import find_maker
 from aoq.progress import warn
 from aoq.scoring.protocol import TrainableModel
 
@@ -38,14 +38,15 @@ class TrainingData:
         return int(shape[2]) if len(shape) == 3 else None
 
     def builder(self, config: ModelConfig) -> Callable[[], TrainableModel]:
-        """What builds a model of the library's for these data."""
+        """What builds a model of the library's for these data; refused where there is none."""
         width, vocabulary = self.feature_width, self.vocabulary
         if vocabulary is None or width is None:
             raise UserError(
                 "the library's models read region features and words of a vocabulary, which these "
                 "data are not; bring a model that reads them: run_recipe(..., make_model=...)."
             )
-        return partial(build_model, config, feature_width=width, vocabulary_size=len(vocabulary))
+        make = find_maker(config.name)
+        return partial(make, config, feature_width=width, vocabulary_size=len(vocabulary))
 
 
 def default_device() -> str:

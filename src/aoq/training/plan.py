@@ -107,7 +107,7 @@ def make_plan(recipe: Recipe) -> Plan:
     positives = data.train.dataset.positives
     sampler, mining = None, None
     if recipe.needs_lists:
-        lists = _stand_in_lists(recipe, positives)
+        lists = _given_lists(recipe, data) or _stand_in_lists(recipe, positives)
         sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
         if recipe.mines:
             mining = _time_mining(model, data, lists)
@@ -244,6 +244,13 @@ def _timed(call: Callable[[], T]) -> tuple[T, float]:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - started)
     return result, min(times)
+
+
+def _given_lists(recipe: Recipe, data: TrainingData) -> CandidateLists | None:
+    if not recipe.candidates:
+        return None
+    source = Path(recipe.candidates)
+    return CandidateLists.load(source).require_fit(data.train.dataset, source=source)
 
 
 def _stand_in_lists(recipe: Recipe, positives: Positives) -> CandidateLists:

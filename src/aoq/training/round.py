@@ -87,6 +87,7 @@ class Round:
         """Train the epochs that are left."""
         if self._is_finished():
             say(f"{self.label}: finished before, {self.state.epoch} epochs")
+            self._log_early_end()
             return self.state
         self.log.write("start", epoch=self.state.epoch, step=self.state.step)
         if self.state != TrainerState():
@@ -100,8 +101,7 @@ class Round:
             self.bar(advance=self._steps_done)
             while not self._is_finished() and self._train_epoch(self.state.epoch, stop):
                 self._end_epoch(stop)
-            if self._gave_up():
-                self.log.write("stopped_early", epoch=self.state.epoch, waited=self.state.waited)
+            self._log_early_end()
         if not self._is_finished():
             raise UserError(
                 f"{self.label}: another process was asked to stop; the same command continues."
@@ -109,6 +109,12 @@ class Round:
         if self._gave_up():
             say(f"{self.label}: {self.state.waited} validations without a better one; ends")
         return self.state
+
+    def _log_early_end(self) -> None:
+        """Once; a kill may have come between the last state and this line."""
+        is_logged = any(line.get("event") == "stopped_early" for line in self.log.read())
+        if self._gave_up() and not is_logged:
+            self.log.write("stopped_early", epoch=self.state.epoch, waited=self.state.waited)
 
     def _gave_up(self) -> bool:
         patience = self.settings.patience

@@ -118,6 +118,7 @@ def start_fabric(
 ) -> Fabric:
     """One process, or this one of those that torchrun started, on one kind of device."""
     from lightning_fabric import Fabric  # takes as long as torch itself
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
     has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
     mixed = has_bfloat16 if precision == "auto" else precision == "bfloat16"
@@ -129,6 +130,8 @@ def start_fabric(
         num_nodes=int(os.environ["WORLD_SIZE"]) // local if is_one_of_many else 1,
         strategy="ddp" if is_one_of_many else "auto",
         precision="bf16-mixed" if mixed else "32-true",
+        # Else it would look for processes of a cluster's own, which torchrun is there to start.
+        plugins=None if is_one_of_many else LightningEnvironment(),
     )
     fabric.launch()
     return fabric

@@ -23,7 +23,7 @@ from aoq.mining.report import mining_report, report_file
 from aoq.mining.rerank import Agreement, agreement, rerank
 from aoq.mining.saved import remove_saved, saved_file
 from aoq.mining.together import Mined
-from aoq.processes import ALONE, Processes
+from aoq.processes import ALONE, Processes, alone_in
 from aoq.progress import EventLog, say
 from aoq.recipes import load_recipe
 from aoq.scoring.encoded import EncodedDataset, encode_dataset
@@ -34,7 +34,6 @@ from aoq.storage import (
     RunDirectory,
     append_json_line,
     read_json_lines,
-    remove_leftovers,
 )
 from aoq.training.checkpoint import hash_model, hash_models, load_run
 from aoq.training.inputs import default_device
@@ -135,17 +134,17 @@ def _encode_on_disk(
 ) -> EncodedDataset[Encoding]:
     """Encode with all processes, or find what was encoded before."""
     dataset = collator.dataset
-    encode_to_disk(
-        model,
-        collator,
-        folder,
-        rank=processes.rank,
-        world_size=processes.size,
-        description=description,
-    )
-    processes.barrier()
-    if processes.is_first:
-        remove_leftovers(folder)
+    processes.first_does(partial(folder.mkdir, parents=True, exist_ok=True))
+    with alone_in(folder, processes, doing="encoded"):
+        encode_to_disk(
+            model,
+            collator,
+            folder,
+            rank=processes.rank,
+            world_size=processes.size,
+            description=description,
+        )
+        processes.barrier()
     return open_stored(folder, len(dataset), dataset.n_texts, device=collator.device)
 
 

@@ -7,18 +7,18 @@ command starts a run, continues it after a kill, and does nothing to a complete 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aoq.config import Recipe, RoundConfig, RoundName
+from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
 from aoq.evaluation.protocols import first_texts
 from aoq.mining.candidates import CandidateLists
-from aoq.processes import ALONE, Processes
+from aoq.processes import ALONE, Processes, alone_in
 from aoq.randomness import seed_torch
 from aoq.recipes import load_recipe, save_recipe, settings_that_matter
 from aoq.sampling import OfflineSampler
@@ -32,7 +32,6 @@ from aoq.storage import (
     is_vacant,
     locked,
     remove_folder,
-    remove_leftovers,
     write_json,
 )
 from aoq.training.checkpoint import (
@@ -104,17 +103,6 @@ def _keep_recipe(run: RunDirectory, recipe: Recipe) -> None:
         save_recipe(recipe, run.config)
 
 
-@contextmanager
-def alone_in(path: Path, processes: Processes = ALONE) -> Iterator[None]:
-    """The first process keeps other programs out, and removes what a killed one left half done."""
-    if not processes.is_first:
-        yield
-        return
-    with locked(path):
-        remove_leftovers(path)
-        yield
-
-
 def train_round(
     path: Path,
     recipe: Recipe,
@@ -140,6 +128,7 @@ def train_round(
     lists = lists if settings.loss.needs_candidates else None
     sampler = _make_sampler(recipe, settings, data, lists)
     weights = _weights_to_start_from(settings, start)
+    make_model = make_model or data.builder(recipe.model)
     run = RunDirectory(path)
 
     def prepare() -> None:
@@ -150,7 +139,7 @@ def train_round(
 
     processes.first_does(prepare)
     seed_torch(recipe.seed)
-    model = (make_model or data.builder(recipe.model))().to(data.train.device)
+    model = make_model().to(data.train.device)
     if weights is not None:
         load_weights(weights, model)
     dev = data.dev
@@ -207,6 +196,8 @@ def _settle_origin(
         return
     stored = json.loads(run.origin.read_text(encoding="utf-8"))
     other = [name for name, value in origin.items() if stored.get(name) != value]
+    if data.vocabulary is not None and data.vocabulary != Vocabulary.load(run.vocabulary):
+        other.append("vocabulary")
     if other:
         raise UserError(
             f"{run.path} was started with another {' and another '.join(other)}; "
@@ -224,8 +215,7 @@ def _make_sampler(
             f"the loss {settings.loss.name} draws offline negatives; mine them with `aoq mine` "
             "and name the file with --candidates."
         )
-    lists = CandidateLists.load(candidates)
-    lists.require_fit(data.train.dataset, source=candidates)
+    lists = CandidateLists.load(candidates).require_fit(data.train.dataset, source=candidates)
     positives = data.train.dataset.positives
     return OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
 
