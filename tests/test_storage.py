@@ -3,11 +3,14 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from aoq.errors import UserError
 from aoq.storage import (
     append_json_line,
+    atomic_file,
     atomic_folder,
     read_json_lines,
     remove_leftovers,
@@ -103,16 +106,20 @@ def test_folders_that_are_filled_at_a_time_do_not_take_each_other_for_leftovers(
     assert list(tmp_path.iterdir()) == [place]
 
 
-def test_who_may_read_a_file_is_the_users_choice(tmp_path):
-    previous = os.umask(0o077)
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_who_may_read_a_file_is_the_users_choice(tmp_path, umask):
+    previous = os.umask(umask)
     try:
         write_text(tmp_path / "file", "mine")
+        with atomic_file(tmp_path / "tensors") as temporary:
+            save_file({"zero": np.zeros(1)}, temporary)
         with atomic_folder(tmp_path / "folder"):
             pass
     finally:
         os.umask(previous)
-    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder")]
-    assert modes == [0o600, 0o700]
+    modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    of_file = 0o666 & ~umask
+    assert modes == {"file": of_file, "tensors": of_file, "folder": 0o777 & ~umask}
 
 
 def test_lines_may_hold_any_character(tmp_path):

@@ -221,6 +221,10 @@ class RoundConfig:
         """Whether an epoch, counted from 0, is one of the warm-up."""
         return epoch < self.warmup_epochs
 
+    def note_on(self, epoch: int, *, is_best: bool) -> str:
+        """What to say of an epoch, counted from 0; weights of the warm-up are nobody's best."""
+        return "warm-up" if self.warming_up(epoch) else "best" if is_best else ""
+
     def loss_at(self, epoch: int) -> LossConfig:
         """The loss of an epoch, counted from 0; a warm-up is the same for all losses."""
         standard = replace(self.loss, name="standard", squared=False)

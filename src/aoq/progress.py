@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -108,6 +108,15 @@ def warn(message: str) -> None:
     """Something odd that does not stop the work."""
     if not _silent:
         console.print(f"[yellow]warning:[/yellow] {escape(message)}", soft_wrap=True)
+
+
+def say_epoch(label: str, epoch: str, figures: Mapping[str, Any], *, note: str) -> None:
+    """What came of an epoch on dev."""
+    say(
+        f"{label}: epoch {epoch}  dev rsum {figures['rsum']:.1f}  "
+        f"R@1 {figures['i2t_r1']:.1f} i2t, {figures['t2i_r1']:.1f} t2i"
+        f"{f'  ({note})' if note else ''}"
+    )
 
 
 class EventLog:

@@ -39,7 +39,10 @@ def atomic_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
+        temporary.chmod(mode)  # some writers put a file of their own there, for nobody else to read
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 import torch
 
+from aoq.config import RoundConfig
 from aoq.data.opening import open_dataset
 from aoq.experiments.definitions import load_definition
-from aoq.experiments.lanes import Job, Part, run_side_by_side
+from aoq.experiments.lanes import Job, Part, _EpochWatch, run_side_by_side
 from aoq.experiments.results import ranks_beside, read_results
 from aoq.experiments.runs import find_runs
 from aoq.experiments.tables import METRICS
+from aoq.progress import EventLog
 from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory, hash_file, locked, read_json_lines
 from aoq.training.trained import stored_result
@@ -359,9 +361,24 @@ def test_a_job_whose_process_dies_fails_alone():
 
 def test_a_line_of_a_log_that_tells_nothing_stops_no_job(tmp_path):
     RunDirectory(tmp_path).events.write_text('{"epoch": 1}\n{"event": "validation"}\n')
-    parts = (Part("round one", tmp_path, 1),)
+    parts = (Part("round one", tmp_path, RoundConfig(epochs=1)),)
     jobs = [Job(name, partial(abs, -1), parts) for name in ("one", "two")]
     assert run_side_by_side(jobs, title="jobs", lanes=2) == {}
+
+
+def test_the_epochs_of_a_warm_up_are_told_as_such(tmp_path, capsys):
+    """Their weights give way to those of the first epoch after them, however good they are."""
+    figures = dict.fromkeys(METRICS, 1.0)
+    part = Part("round one", tmp_path, RoundConfig(epochs=2, warmup_epochs=1))
+    watch = _EpochWatch([Job("job", print, (part,))])
+    log = EventLog(RunDirectory(tmp_path).events)
+    for epoch in (1, 2):
+        log.write("epoch", epoch=epoch, seconds=1.0, steps=1)
+        log.write("validation", epoch=epoch, best=True, **figures)
+    watch.look(watch.jobs)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("1.0 t2i  (warm-up)")
+    assert second.endswith("1.0 t2i  (best)")
 
 
 def test_an_experiment_is_resumed_with_the_data_it_was_begun_with(whole, tmp_path):

@@ -84,12 +84,12 @@ class Cell:
         """The rounds that are trained here."""
         trained = []
         if self.recipe.needs_round_one and self.beginner is None:
-            trained.append((ROUND_ONE, "round one", self.recipe.round_one.epochs))
+            trained.append((ROUND_ONE, "round one", self.recipe.round_one))
         if self.recipe.rounds == "both":
-            trained.append((ROUND_TWO, "round two", self.recipe.round_two.epochs))
+            trained.append((ROUND_TWO, "round two", self.recipe.round_two))
         return tuple(
-            Part(f"{self.name}, {title}", self.folder / round_, epochs)
-            for round_, title, epochs in trained
+            Part(f"{self.name}, {title}", self.folder / round_, settings)
+            for round_, title, settings in trained
         )
 
 

@@ -69,7 +69,7 @@ class RoundTwo:
     label: str
 
     def as_job(self) -> Job:
-        part = Part(self.label, self.folder, self.recipe.round_two.epochs)
+        part = Part(self.label, self.folder, self.recipe.round_two)
         return Job(self.label, partial(train_and_judge, self), (part,))
 
 

@@ -23,9 +23,10 @@ from typing import Any
 
 import torch
 
+from aoq.config import RoundConfig
 from aoq.errors import UserError
 from aoq.experiments.events import ended_epochs, read_events
-from aoq.progress import be_silent, progress_bar, say
+from aoq.progress import be_silent, progress_bar, say, say_epoch
 
 _LOOK_EVERY_SECONDS = 0.5
 # What every round imports, and takes seconds for.
@@ -38,7 +39,7 @@ class Part:
 
     label: str
     folder: Path
-    epochs: int
+    settings: RoundConfig
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Job:
 
     @property
     def epochs(self) -> int:
-        return sum(part.epochs for part in self.parts)
+        return sum(part.settings.epochs for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -257,12 +258,9 @@ class _EpochWatch:
         for part in (part for job in jobs for part in job.parts):
             epochs = ended_epochs(read_events(part.folder))
             for epoch in sorted(epochs.keys() - self.seen[part.folder].keys()):
-                line = epochs[epoch]
-                say(
-                    f"{part.label}: epoch {epoch}/{part.epochs}  dev rsum {line['rsum']:.1f}  "
-                    f"R@1 {line['i2t_r1']:.1f} i2t, {line['t2i_r1']:.1f} t2i"
-                    f"{'  (best)' if line.get('best') else ''}"
-                )
+                figures, told = epochs[epoch], f"{epoch}/{part.settings.epochs}"
+                note = part.settings.note_on(epoch - 1, is_best=bool(figures.get("best")))
+                say_epoch(part.label, told, figures, note=note)
             self.seen[part.folder] = epochs
 
     def news(self, finished: Sequence[Job]) -> int:

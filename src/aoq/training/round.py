@@ -18,7 +18,7 @@ from aoq.errors import UserError
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import evaluate
 from aoq.processes import ALONE, Processes
-from aoq.progress import EventLog, progress_bar, say, warn
+from aoq.progress import EventLog, progress_bar, say, say_epoch, warn
 from aoq.randomness import epoch_order, seed_torch
 from aoq.sampling import OfflineSampler
 from aoq.scoring.protocol import TrainableModel
@@ -131,12 +131,9 @@ class Round:
             metrics, best = self._validate(epoch)
         self.state = replace(self.state, epoch=epoch + 1, step=0)
         self._save()
-        note = "warm-up" if self.settings.warming_up(epoch) else "best" if best else ""
-        say(
-            f"{self.label}: epoch {epoch + 1}/{self.settings.epochs}  "
-            f"dev rsum {metrics.rsum:.1f}  R@1 {metrics.i2t.r1:.1f} i2t, {metrics.t2i.r1:.1f} t2i"
-            f"{f'  ({note})' if note else ''}"
-        )
+        told = f"{epoch + 1}/{self.settings.epochs}"
+        note = self.settings.note_on(epoch, is_best=best)
+        say_epoch(self.label, told, metrics.as_dict(), note=note)
 
     def _batches(self, epoch: int) -> list[Ids]:
         """The positive pairs of each step.
