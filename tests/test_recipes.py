@@ -390,3 +390,11 @@ def test_listing_recipes_does_not_import_torch():
     code = "import sys, aoq.cli.recipes, aoq.recipes.tables as t; t.paper_rows();"
     done = subprocess.run([sys.executable, "-c", f"{code} sys.exit('torch' in sys.modules)"])
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("vsrn-flikr8k", "vsrn-flickr8k"), ("vsrn-coco+of-tri", "off-tri")]
+)
+def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(name, meant):
+    with pytest.raises(UserError, match=rf"; did you mean {meant}\? Else give a \.toml file"):
+        load_recipe(name)

@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 
 from aoq.errors import UserError
 from aoq.storage import (
+    RunDirectory,
     append_json_line,
     atomic_file,
     atomic_folder,
@@ -127,3 +128,13 @@ def test_lines_may_hold_any_character(tmp_path):
     for value in values:
         append_json_line(tmp_path / "log.jsonl", value)
     assert read_json_lines(tmp_path / "log.jsonl") == values
+
+
+def test_a_run_that_is_not_there_is_answered_with_one_that_looks_like_it(tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError, match=r"no folder .*/min; did you mean .*/mine\?$"):
+        RunDirectory(tmp_path / "min").last_round()
+    with pytest.raises(UserError, match=r"no folder .*/other; name a run\.$"):
+        RunDirectory(tmp_path / "other").last_round()
+    with pytest.raises(UserError, match="holds no trained model"):
+        RunDirectory(tmp_path / "mine").last_round()

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -277,6 +278,10 @@ class RunDirectory:
 
     def require_trained(self) -> RunDirectory:
         """This run, if it holds a trained model."""
+        if not self.path.is_dir():
+            near = get_close_matches(self.path.name, _names_in(self.path.parent), n=1)
+            hint = f"did you mean {self.path.with_name(near[0])}?" if near else "name a run."
+            raise UserError(f"there is no folder {self.path}; {hint}")
         for file in (self.config, self.model):
             if not file.is_file():
                 rounds = ", ".join(str(model.parent) for model in self.path.glob("*/model.*"))
@@ -285,6 +290,10 @@ class RunDirectory:
                     f"{self.path} holds no trained model: {file.name} is missing; {hint}."
                 )
         return self
+
+
+def _names_in(folder: Path) -> list[str]:
+    return [item.name for item in folder.iterdir() if item.is_dir()] if folder.is_dir() else []
 
 
 def is_ensemble(line: Mapping[str, Any]) -> bool:

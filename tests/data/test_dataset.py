@@ -215,7 +215,7 @@ def test_what_is_no_data_set_is_told_what_was_looked_for(tmp_path: Path) -> None
     assert "dataset.json nor files like train_ims.npy" in refusal(tmp_path, "train")
     moved = refusal(tmp_path / "none", "train")
     assert "none is no folder; name the folder of a data set" in moved
-    assert "if it was moved, name its place with --data FOLDER." in moved
+    assert "if one was moved, name its place with --data FOLDER." in moved
     write_precomp(tmp_path, "dev", features(1, 2, 3), n_captions=5)
     assert "has no split 'test'; it holds dev" in refusal(tmp_path, "test")
     with pytest.raises(UserError, match="no split 'train' to take words from"):

@@ -282,7 +282,7 @@ def test_an_unfinished_experiment_shows_what_is_missing(made, tmp_path, capsys):
     assert [[t.seed for t in row.trainings] for row in found.rows] == [[0], [0], []]
     assert "VSRN + AdapOffQuin, seed 1 is left out" in " ".join(capsys.readouterr().err.split())
     page = found.write(tmp_path / "report").read_text()
-    assert "2 of 5 trainings are done" in page
+    assert "2 of 5 results are there" in page
     assert "1 of 2" in page
     with pytest.raises(UserError, match="no result of made yet"):
         read(made, results=tmp_path / "none.jsonl")

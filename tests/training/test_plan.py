@@ -85,3 +85,12 @@ def test_the_memory_of_a_plan_holds_the_lists_that_are_filled(tmp_path, monkeypa
     encodings = 4 * width * (positives.n_images + positives.n_texts)
     lists = 8 * (200 * TopLists.capacity(300) + 1000 * TopLists.capacity(60))
     assert make_plan(recipe).mining.memory_bytes == encodings + lists
+
+
+@pytest.mark.parametrize(("load", "is_told"), [(0.2, False), (9.0, True)])
+def test_a_plan_tells_of_other_work_beside_it(precomp, monkeypatch, capsys, load, is_told):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    make_plan(replace(small_recipe(precomp), rounds="one"))
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("load 9.0 on 2 cores" in told) == is_told

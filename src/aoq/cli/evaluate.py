@@ -89,7 +89,13 @@ def evaluate(
     if as_json:
         print_json(rows if len(rows) > 1 else rows[next(iter(rows))])
     else:
-        print_metrics(rows, title=_title(split, folds))
+        from aoq.data.opening import open_dataset
+        from aoq.training.trained import own_data
+
+        dataset = open_dataset(data or own_data(next(iter(rounds.values()))), split)
+        size = f"{len(dataset):,} images, {dataset.n_texts:,} texts"
+        means = f", mean of {folds} folds" if folds > 1 else ""
+        print_metrics(rows, title=f"split {split} ({size}){means}")
         _print_more(rows)
 
 
@@ -175,10 +181,6 @@ def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 # Tables
-
-
-def _title(split: str, folds: int) -> str:
-    return f"split {split}" + (f", mean of {folds} folds" if folds > 1 else "")
 
 
 def _print_more(rows: Mapping[str, Mapping[str, Any]]) -> None:

@@ -84,7 +84,7 @@ def mine(
     from aoq.processes import join_processes
     from aoq.recipes import load_recipe
     from aoq.storage import RunDirectory
-    from aoq.training.trained import mine_run
+    from aoq.training.trained import mine_run, own_data
 
     runs = trained_rounds(runs)
     directory = RunDirectory(runs[0])
@@ -113,8 +113,9 @@ def mine(
         )
         if processes.is_first:
             Console().print(report_view(MiningReport.load(report_file(out))))
-            place = "" if out == directory.candidates and data is None else " --data ..."
-            next_steps(command("mine", "inspect", out) + place)
+            is_known = out == directory.candidates and data is None
+            place = () if is_known else ("--data", data or own_data(directory.path))
+            next_steps(command("mine", "inspect", out, *place))
 
 
 @mine_app.command

@@ -42,7 +42,7 @@ def splits_of(folder: Path) -> tuple[str, ...]:
         return tuple(read_manifest(folder)["splits"])
     if not folder.is_dir():
         raise UserError(
-            f"{folder} is no folder; name the folder of a data set; if it was moved, name its "
+            f"{folder} is no folder; name the folder of a data set; if one was moved, name its "
             "place with --data FOLDER."
         )
     present = tuple(

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 import typing
+from collections.abc import Collection
+from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -183,8 +185,7 @@ def _find_base(name: str, beside: Path | None, below: tuple[Path, ...]) -> Path:
         others = (place for place in places if place.is_file() and place not in below[-1:])
         path = next(others, None)
     if path is None:
-        known = ", ".join(shipped_recipes())
-        raise UserError(f"there is no recipe {name!r}; give a .toml file or one of: {known}.")
+        raise UserError(_unknown("recipe", name, shipped_recipes()))
     if path in below:
         raise UserError(f"{path} extends itself; name another recipe.")
     return path
@@ -194,12 +195,17 @@ def _read_change(name: str, beside: Path | None) -> dict[str, Any]:
     """The tables of a change: a shipped one by name, or a file."""
     path = _find_file(name, beside) or _CHANGES / f"{name}.toml"
     if not path.is_file():
-        known = ", ".join(shipped_changes())
-        raise UserError(f"there is no change {name!r}; give a .toml file or one of: {known}.")
+        raise UserError(_unknown("change", name, shipped_changes()))
     table = _read_toml(path)
     if "extends" in table:
         raise UserError(f"{path} extends a recipe, so it is no change; name it first.")
     return table
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}? Else give" if near else "give"
+    return f"there is no {what} {name!r}; {hint} a .toml file or one of: {', '.join(known)}."
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ the real data with the real model; the rest is arithmetic. Nothing is written.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.direction import usable_depth
 from aoq.mining.toplists import TopLists
 from aoq.models import count_parameters
+from aoq.progress import warn
 from aoq.randomness import epoch_order
 from aoq.sampling import OfflineSampler
 from aoq.scoring.blocks import BLOCK_SIZE
@@ -35,6 +37,7 @@ T = TypeVar("T")
 _TIMED = 3  # the first call is slow
 _FEW_PAIRS = 8
 _LONG = 10.0  # seconds
+_BUSY = 0.75  # of the cores
 _SLICE = 256
 _SLOW_SLICE = 0.1  # seconds of its scores: a whole block takes sixteen times as long
 
@@ -102,6 +105,7 @@ class Plan:
 def make_plan(recipe: Recipe) -> Plan:
     """Time a few steps of each round and a slice of what is mined, and work out the rest."""
     recipe = recipe.resolved()
+    _warn_where_busy()
     data = open_training_data(recipe)
     model = data.builder(recipe.model)().to(data.train.device)
     positives = data.train.dataset.positives
@@ -129,6 +133,16 @@ def make_plan(recipe: Recipe) -> Plan:
         disk_bytes=disk_bytes + (mining.disk_bytes if mining else 0),
         memory_bytes=max(plan.memory_bytes for plan in (one, mining, two) if plan is not None),
     )
+
+
+def _warn_where_busy() -> None:
+    """Two threads that share a core with others wait for each other most of the time."""
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > _BUSY * cores:
+        warn(
+            f"this machine has other work (load {load:.1f} on {cores} cores), and times are "
+            "measured beside it; OMP_NUM_THREADS=1 is often faster there."
+        )
 
 
 def _time_round(

@@ -45,11 +45,11 @@ class Service:
         self.uploads.decoders.close()
 
     def describe(self) -> list[RunAnswer]:
-        """All runs; labels that several have are told apart by name."""
+        """All runs; labels that several have are told apart by name, which comes first."""
         runs = [run.describe() for run in self.runs.values()]
         times = Counter(run.label for run in runs)
         return [
-            run.model_copy(update={"label": f"{run.label} ({run.name})"})
+            run.model_copy(update={"label": f"{run.name}: {run.label}"})
             if times[run.label] > 1
             else run
             for run in runs

@@ -240,7 +240,7 @@ function verdict(answers, onlyLeft, runs, kind) {
     return "There is nothing to compare where a run gives no answer.";
   const [left, right] = answers.map((answer) => answer.hits);
   const shared = left.filter((hit) => !onlyLeft(hit)).length;
-  const common = `${shared} of the first ${left.length} ${kind} are in both.`;
+  const common = `${shared} of the first ${left.length} ${kind} ${shared === 1 ? "is" : "are"} in both.`;
   const isKnown = (hits) => hits.some((hit) => hit.correct !== null);
   if (!isKnown(left) || !isKnown(right)) return common;
   return `${rankVerdict(firstCorrect(left), firstCorrect(right), runs)} ${common}`;
