@@ -185,4 +185,4 @@ def test_torchrun_mines_the_lists_of_one_process_and_leaves_nothing_behind(tmp_p
 def test_a_mistake_ends_all_processes(tmp_path):
     done = torchrun(2, "mine", tmp_path / "missing")
     assert done.returncode != 0
-    assert "holds no trained model" in done.stderr
+    assert "there is no folder" in done.stderr
