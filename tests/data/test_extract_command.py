@@ -219,6 +219,18 @@ def test_the_next_command_is_one_that_can_be_pasted(
     assert f"next: aoq run vsrn-flickr8k --data '{data}' --out 'runs/my data'" in said
 
 
+def test_no_training_is_suggested_where_there_is_nothing_to_validate_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captions = tmp_path / "a.jsonl"
+    captions.write_text('{"image": "0.jpg", "caption": "a dog", "split": "train"}')
+    (tmp_path / "a.tsv").write_bytes(bottom_up_line("0", seed=0))
+    aoq("data", "build", captions, "--features", tmp_path / "a.tsv", "--out", tmp_path / "data")
+    said = capsys.readouterr()
+    assert "dev" in said.out + said.err
+    assert "next: aoq run" not in said.err
+
+
 @pytest.mark.parametrize(
     ("options", "alike"),
     [

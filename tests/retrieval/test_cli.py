@@ -42,7 +42,7 @@ def test_index_then_search_from_the_shell(run, world):
     assert answer["query"] == {"text": "a red ball", "image": None}
     assert answer["exact"] is True
     assert answer["unknown_words"] == ["a"]
-    assert "knows none of these words, and takes all of them for one: a" in found.stderr
+    assert "has never seen these words, and cannot tell them from any other: a" in found.stderr
     assert [hit["rank"] for hit in answer["hits"]] == [1, 2, 3]
     for hit in answer["hits"]:
         assert hit["picture"] == str(world.photos / hit["id"])

@@ -72,6 +72,7 @@ def build(
         refuse_taken_dataset,
     )
     from aoq.data.formats import read_records
+    from aoq.data.opening import splits_of
     from aoq.recipes import scenes_recipe
 
     scenes, file = source == "scenes", Path(source)
@@ -101,8 +102,9 @@ def build(
             chosen = region_source(backbone, grid)
             build_dataset(records, out, name=out.name, source=chosen, workers=workers, force=force)
     check(out)
-    recipe = scenes_recipe(size) if scenes else "vsrn-flickr8k"
-    next_steps(command("run", recipe, "--data", out, "--out", f"runs/{out.name}"))
+    if {"train", "dev"} <= set(splits_of(out)):
+        recipe = scenes_recipe(size) if scenes else "vsrn-flickr8k"
+        next_steps(command("run", recipe, "--data", out, "--out", f"runs/{out.name}"))
 
 
 def _leave_out(reason: str, **flags: object) -> None:

@@ -154,7 +154,7 @@ def _warn_unknown(words: Sequence[str]) -> None:
 
     if words:
         names = ", ".join(dict.fromkeys(words))
-        warn(f"the model knows none of these words, and takes all of them for one: {names}")
+        warn(f"the model has never seen these words, and cannot tell them from any other: {names}")
 
 
 def _print_answer(answer: Answer, *, of_images: bool) -> None:
