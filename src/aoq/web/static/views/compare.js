@@ -33,6 +33,7 @@ import { fillIn, sentenceForm } from "./photos.js";
 
 const TITLE = "Compare";
 const SHOWN = 12;
+const RANKED = 100; // among which the correct answer is looked for
 
 export function show(page) {
   const { run, parameters, status } = page;
@@ -204,8 +205,8 @@ async function shownPicture(page, query) {
 async function answerOf(run, query, first, byPhoto) {
   try {
     const asked = run === first ? query : await translated(run, query, first);
-    const answer = await (byPhoto ? textsFor : imagesFor)(run.name, asked, SHOWN);
-    return { ...answer, asked };
+    const answer = await (byPhoto ? textsFor : imagesFor)(run.name, asked, RANKED);
+    return { ...answer, asked, ranked: answer.hits, hits: answer.hits.slice(0, SHOWN) };
   } catch (error) {
     if (error instanceof ApiError) return { error };
     throw error;
@@ -238,9 +239,10 @@ function keyIn([one, other]) {
 function verdict(answers, onlyLeft, runs, kind) {
   if (answers.some((answer) => answer.error))
     return "There is nothing to compare where a run gives no answer.";
-  const [left, right] = answers.map((answer) => answer.hits);
-  const shared = left.filter((hit) => !onlyLeft(hit)).length;
-  const common = `${shared} of the first ${left.length} ${kind} ${shared === 1 ? "is" : "are"} in both.`;
+  const shown = answers[0].hits;
+  const shared = shown.filter((hit) => !onlyLeft(hit)).length;
+  const common = `${shared} of the first ${shown.length} ${kind} ${shared === 1 ? "is" : "are"} in both.`;
+  const [left, right] = answers.map((answer) => answer.ranked);
   const isKnown = (hits) => hits.some((hit) => hit.correct !== null);
   if (!isKnown(left) || !isKnown(right)) return common;
   return `${rankVerdict(firstCorrect(left), firstCorrect(right), runs)} ${common}`;
@@ -249,14 +251,14 @@ function verdict(answers, onlyLeft, runs, kind) {
 function rankVerdict(left, right, runs) {
   if (left === right)
     return left === null
-      ? `Neither has a correct answer among its first ${SHOWN}.`
+      ? `Neither has a correct answer among its first ${RANKED}.`
       : `Both have a correct answer at rank ${left}.`;
   const [winner, better, worse] =
     right === null || (left !== null && left < right)
       ? [runs[0], left, right]
       : [runs[1], right, left];
   const than =
-    worse === null ? `the other not among its first ${SHOWN}` : `the other at rank ${worse}`;
+    worse === null ? `the other not among its first ${RANKED}` : `the other at rank ${worse}`;
   return `${winner.label} has its first correct answer at rank ${better}, ${than}.`;
 }
 
@@ -265,7 +267,7 @@ function column(run, answer, onlyHere, byPhoto) {
     "div",
     { class: "column-top" },
     h("h2", {}, run.label),
-    h("p", {}, answer.error ? run.model : standing(answer.hits, run)),
+    h("p", {}, answer.error ? run.model : standing(answer.ranked, run)),
   );
   if (answer.error) return h("div", { class: "column" }, top, h("div", {}, failure(answer.error)));
   const extra = (hit) => onlyHere(hit) && h("span", { class: "only" }, "only here");
