@@ -162,7 +162,7 @@ def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(pictures: Pa
     assert "x.csv, line 2: the picture A.JPG is not in" in report
     assert "; a.jpg is there: write that name." in report
     assert "x.csv, line 3: the picture z.jpg is not in" in report
-    assert "; expected every picture there." in report
+    assert "; put it there, or remove its captions." in report
 
 
 NFC, NFD = (unicodedata.normalize(form, "Käse/Brötchen.jpg") for form in ("NFC", "NFD"))

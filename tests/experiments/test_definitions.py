@@ -21,7 +21,7 @@ def test_every_shipped_experiment_can_be_planned(name, tmp_path):
         assert load_recipe(cell.source).model.name == cell.recipe.model.name
         assert all(need in cells for need in cell.needs)
         assert all(not need.needs for need in cell.needs)
-        assert sum(part.epochs for part in cell.parts) == 6 or name == "scenes-table1"
+        assert sum(part.settings.epochs for part in cell.parts) == 6 or name == "scenes-table1"
         if cell.recipe.needs_lists:
             assert cell.teacher is not None
             assert cell.recipe.candidates == str(cell.teacher.lists)

@@ -154,7 +154,7 @@ def _to_records(
         elif there is not None and not is_file(paths[name]):
             problems.append(
                 f"{place}: the picture {name} is not in {pictures}; "
-                f"{there.hint(name) or 'expected every picture there'}."
+                f"{there.hint(name) or 'put it there, or remove its captions'}."
             )
         record = Record(
             image_id=entries[0].image_id or name,

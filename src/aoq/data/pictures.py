@@ -81,8 +81,7 @@ class PictureError(UserError):
 
 NO_PICTURE = Fault(
     "is no picture that can be read",
-    f"expected {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; replace it, or leave it out with its "
-    "captions",
+    f"expected {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; replace it or leave it out",
 )
 TOO_DEMANDING = Fault("takes more memory than there is for it", "make the picture smaller")
 TOO_LONG = Fault(f"is more than {MAX_SIDE:,} pixels long", "cut the picture")
@@ -121,7 +120,7 @@ def _refuse_damaged(picture: Picture) -> Iterator[None]:
         raise PictureError(picture, TOO_DEMANDING) from error
     except Exception as error:
         detail = " ".join(str(error).split())[:100] or type(error).__name__
-        hint = "replace the picture, or leave it out with its captions"
+        hint = "replace the picture or leave it out"
         fault = Fault("is damaged or truncated", hint, detail=detail)
         raise PictureError(picture, fault) from error
 
