@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -26,23 +25,20 @@ def recipe_file(tmp_path, precomp):
     return tmp_path / "recipe.toml"
 
 
-def test_help_names_every_command_and_costs_less_than_half_a_second_of_cpu():
-    before = os.times()
+def test_help_names_every_command():
     done = aoq_process("--help")
-    after = os.times()
     assert done.returncode == 0
     commands = ("demo", "data", "recipes", "train", "mine", "run", "runs", "evaluate", "import")
     commands += ("experiment", "extract", "index", "search", "score", "encode", "serve")
     for command in commands:
         assert command in done.stdout
-    cpu = after.children_user + after.children_system
-    cpu -= before.children_user + before.children_system
-    assert cpu < 0.5
 
 
-def test_importing_the_library_or_the_command_does_not_import_torch():
-    code = "import sys, aoq, aoq.cli, aoq.config, aoq.recipes; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_importing_the_library_or_the_command_imports_nothing_that_takes_long():
+    heavy = "torch", "numpy", "PIL", "matplotlib", "fastapi", "faiss", "nltk", "transformers"
+    code = "import sys, aoq, aoq.cli, aoq.config, aoq.recipes; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not set(heavy) & set(done.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_server_ends_while_it_works_however_often_it_is_told(served_runs, endi
             time.sleep(0.2)
         assert process.stderr.read() == "stopped\n"
         assert process.wait() == 0
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30
         assert isinstance(asked.exception(), httpx.TransportError) or asked.result().is_error
 
 

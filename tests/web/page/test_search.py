@@ -33,8 +33,11 @@ def test_no_more_is_drawn_than_can_be_found(visit, view, query):
     page = visit.page
     answers: list[sync_api.Route] = []
     page.route(re.compile(r"/(images|texts)\?"), lambda route: answers.append(route))
-    page.goto(f"{visit.server}/#/{view}?{urlencode({**query, 'top': 10_000})}")
+    with page.expect_request(re.compile(r"/(images|texts)\?")):
+        page.goto(f"{visit.server}/#/{view}?{urlencode({**query, 'top': 10_000})}")
     expect(page.locator("section .waiting")).to_have_count(100)
+    while not answers:
+        page.wait_for_timeout(20)
     answers[0].continue_()
     visit.settled()
     assert "top=100" in answers[0].request.url
