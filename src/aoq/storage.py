@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -278,8 +279,6 @@ class RunDirectory:
     def require_trained(self) -> RunDirectory:
         """This run, if it holds a trained model."""
         if not self.path.is_dir():
-            from difflib import get_close_matches
-
             near = get_close_matches(self.path.name, _names_in(self.path.parent), n=1)
             hint = f"did you mean {self.path.with_name(near[0])}?" if near else "name a run."
             raise UserError(f"there is no folder {self.path}; {hint}")

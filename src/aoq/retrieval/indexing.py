@@ -16,13 +16,14 @@ from aoq.data.dataset import PairDataset
 from aoq.data.opening import open_dataset, splits_of
 from aoq.data.regions import RegionSource
 from aoq.errors import UserError
+from aoq.processes import alone_in
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.index import ENTRIES, INDEX, Index, Manifest, TeacherRecord
 from aoq.retrieval.matcher import Matcher, existing_index, index_folder, load_teacher
 from aoq.retrieval.parts import AddedPhotos, PartWriter
 from aoq.retrieval.recall import SAMPLE, with_recall
 from aoq.scoring.cross_attention import CrossAttention
-from aoq.storage import is_leftover, locked, remove_folder, remove_leftovers
+from aoq.storage import is_leftover, remove_folder
 from aoq.training.trained import own_data, result_on
 
 PROPOSALS = 200
@@ -223,8 +224,7 @@ def _refuse_taken(folder: Path, *, force: bool) -> None:
 def _writing(folder: Path) -> Iterator[None]:
     """Nobody else writes to an index; parts that it does not name in the end are removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, doing="written"):
-        remove_leftovers(folder)
+    with alone_in(folder, doing="written"):
         try:
             yield
         finally:

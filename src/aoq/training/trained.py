@@ -30,11 +30,7 @@ from aoq.scoring.encoded import EncodedDataset, encode_dataset
 from aoq.scoring.ensemble import Ensemble
 from aoq.scoring.protocol import Scorer, TrainableModel
 from aoq.scoring.stored import encode_to_disk, encodings_folder, open_stored
-from aoq.storage import (
-    RunDirectory,
-    append_json_line,
-    read_json_lines,
-)
+from aoq.storage import RunDirectory, append_json_line, read_json_lines
 from aoq.training.checkpoint import hash_model, hash_models, load_run
 from aoq.training.inputs import default_device
 from aoq.types import Encoding
