@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from benchmarks import captions, evaluation, extract, mining, scoring, serve, steps
+from benchmarks import captions, evaluation, extract, mining, scoring, serve, steps, threads
 from benchmarks.harness import save
 
 
@@ -30,6 +30,7 @@ SUITES: dict[str, Sequence[Measured]] = {
     "steps": steps.COMPARISONS,
     "table6": steps.TABLE6,
     "table6-as-published": steps.TABLE6_AS_PUBLISHED,
+    "threads": threads.COMPARISONS,
 }
 
 

@@ -23,29 +23,23 @@ from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 import aoq
-from aoq.config import LossConfig, Recipe, RoundConfig
-from aoq.data.formats import Record, read_records
-from aoq.data.pictures import load_picture
 from aoq.progress import say
-from aoq.scoring.inner_product import InnerProduct
-from aoq.training.inputs import TrainingData, default_device
-from aoq.types import Encoding, Ids, Texts
 
 
-class DualEncoder(InnerProduct, nn.Module):
+class DualEncoder(aoq.InnerProduct, nn.Module):
     """A dual encoder of transformers; its score is the cosine."""
 
     def __init__(self, weights: str) -> None:
         super().__init__()
         self.encoder = AutoModel.from_pretrained(weights)
 
-    def encode_images(self, regions: Tensor) -> Encoding:  # pixels (B, 3, H, W)
+    def encode_images(self, regions: Tensor) -> aoq.Encoding:  # pixels (B, 3, H, W)
         images = self.encoder.get_image_features(pixel_values=regions)
-        return Encoding(normalize(images.pooler_output, dim=1))
+        return aoq.Encoding(normalize(images.pooler_output, dim=1))
 
-    def encode_texts(self, texts: Texts) -> Encoding:
+    def encode_texts(self, texts: aoq.Texts) -> aoq.Encoding:
         words = self.encoder.get_text_features(texts.tokens, attention_mask=texts.mask.long())
-        return Encoding(normalize(words.pooler_output, dim=1))
+        return aoq.Encoding(normalize(words.pooler_output, dim=1))
 
 
 @dataclass(frozen=True)
@@ -58,13 +52,13 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, ids: Ids) -> npt.NDArray[np.float32]:
-        pictures = [load_picture(self.files[number]) for number in ids]  # RGB, upright
+    def __getitem__(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        pictures = [aoq.load_picture(self.files[number]) for number in ids]  # RGB, upright
         pixels: npt.NDArray[np.float32] = self.processor(pictures, return_tensors="np").pixel_values
         return pixels  # (B, 3, H, W)
 
 
-def read_data(records: Sequence[Record], weights: str) -> TrainingData:
+def read_data(records: Sequence[aoq.Record], weights: str) -> aoq.TrainingData:
     """The splits of some pictures and captions, in pixels and tokens of the model."""
     tokenizer, processor = (
         kind.from_pretrained(weights) for kind in (AutoTokenizer, AutoImageProcessor)
@@ -85,11 +79,11 @@ def read_data(records: Sequence[Record], weights: str) -> TrainingData:
             dataset,
             lambda caption: tokenizer(caption, truncation=True).input_ids,
             pad=tokenizer.pad_token_id,
-            device=default_device(),
+            device=aoq.default_device(),
         )
 
     has_test = any(record.split == "test" for record in records)
-    return TrainingData(
+    return aoq.TrainingData(
         read_split("train"), read_split("dev"), read_split("test") if has_test else None
     )
 
@@ -138,26 +132,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
 
     disable_progress_bar()  # of transformers
-    records = read_records(chosen.captions, pictures=chosen.pictures)
+    records = aoq.read_records(chosen.captions, pictures=chosen.pictures)
     if chosen.from_config and not Path(chosen.weights).exists():
         captions = [caption for record in records for caption in record.captions]
         write_tiny_clip(Path(chosen.weights), captions)
     data = read_data(records, chosen.weights)
-    fine_tuning = RoundConfig(
+    fine_tuning = aoq.RoundConfig(
         epochs=chosen.epochs,
         warmup_epochs=chosen.warmup_epochs,
         batch_size=chosen.batch_size,
         learning_rate=chosen.learning_rate,
     )
-    recipe = Recipe(
+    recipe = aoq.Recipe(
         round_one=fine_tuning,
-        round_two=replace(fine_tuning, loss=LossConfig(name="adap_off_quin")),
+        round_two=replace(fine_tuning, loss=aoq.LossConfig(name="adap_off_quin")),
     )
 
     def make_model() -> DualEncoder:
         return DualEncoder(chosen.weights)
 
-    before = aoq.evaluate(make_model().to(default_device()), data.test or data.dev)
+    before = aoq.evaluate(make_model().to(aoq.default_device()), data.test or data.dev)
     after = aoq.run_recipe(chosen.out, recipe, data=data, make_model=make_model)
     say(f"{after['split']} rsum {before.rsum:.1f} before, {after['rsum']:.1f} after")
     tuned = aoq.load_own_model(chosen.out / "round-two", make_model)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from aoq import BatchScores, LossConfig, OfflineScores, compute_loss
+import aoq
 from aoq.progress import say
 
 N, DEPTH, EPOCHS = 512, 20, 10
@@ -44,15 +44,16 @@ def main() -> None:
                 image_ids = hard_images[ids, torch.randint(DEPTH, (len(ids),))]
                 images_off, texts_off = encode(image_ids, text_ids)
                 partner_images, partner_texts = encode(text_ids, image_ids)  # who belongs to them
-                offline = OfflineScores(
+                offline = aoq.OfflineScores(
                     i2t=(images * texts_off).sum(dim=1),
                     t2i=(images_off * texts).sum(dim=1),
                     derived=(images_off * texts_off).sum(dim=1),
                     partners=(partner_images * partner_texts).sum(dim=1),
                     derived_mask=image_ids != text_ids,  # no pair that belongs together
                 )
-            config = LossConfig(name="adap_off_quin" if offline_epoch else "online")
-            loss = compute_loss(BatchScores(images @ texts.T, offline=offline), config).total
+            config = aoq.LossConfig(name="adap_off_quin" if offline_epoch else "online")
+            scores_of_batch = aoq.BatchScores(images @ texts.T, offline=offline)
+            loss = aoq.compute_loss(scores_of_batch, config).total
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

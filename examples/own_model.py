@@ -16,13 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 import aoq
-from aoq.config import MiningConfig
-from aoq.mining.candidates import Provenance
-from aoq.mining.offline import mine
-from aoq.processes import join_processes
 from aoq.progress import say
-from aoq.scoring.protocol import TrainableModel
-from aoq.types import Encoding, Texts
 
 
 class TwoTowers(aoq.InnerProduct, nn.Module):
@@ -36,13 +30,13 @@ class TwoTowers(aoq.InnerProduct, nn.Module):
         self.words = nn.Embedding(n_words, width)
         self.text_tower = nn.Linear(width, width)
 
-    def encode_images(self, regions: Tensor) -> Encoding:  # (B, R, F)
-        return Encoding(normalize(self.image_tower(regions.mean(dim=1)), dim=1))
+    def encode_images(self, regions: Tensor) -> aoq.Encoding:  # (B, R, F)
+        return aoq.Encoding(normalize(self.image_tower(regions.mean(dim=1)), dim=1))
 
-    def encode_texts(self, texts: Texts) -> Encoding:
+    def encode_texts(self, texts: aoq.Texts) -> aoq.Encoding:
         words = self.words(texts.tokens) * texts.mask[:, :, None]  # (B, T, width)
         means = words.sum(dim=1) / texts.lengths[:, None]
-        return Encoding(normalize(self.text_tower(means), dim=1))
+        return aoq.Encoding(normalize(self.text_tower(means), dim=1))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -52,10 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
 
     recipe = replace(aoq.load_recipe("scenes-tiny"), data=str(chosen.data))
-    with join_processes() as processes:
+    with aoq.join_processes() as processes:
         data = aoq.open_training_data(recipe)
 
         def make_model() -> TwoTowers:
+            assert data.feature_width is not None
+            assert data.vocabulary is not None
             return TwoTowers(data.feature_width, len(data.vocabulary))
 
         result = aoq.run_recipe(
@@ -69,15 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             show_hardest(model, data.train)
 
 
-def show_hardest(model: TrainableModel, train: aoq.Collator) -> None:
+def show_hardest(model: aoq.TrainableModel, train: aoq.Collator) -> None:
     """Mine with a trained model, and say what it still finds hardest about the first image."""
     dataset = train.dataset
-    lists = mine(
+    lists = aoq.mine(
         model,
         aoq.encode_dataset(model, train),
         dataset.positives,
-        config=MiningConfig(depth_texts=10, depth_images=10),
-        provenance=Provenance(teacher="own", data=dataset.fingerprint),
+        config=aoq.MiningConfig(depth_texts=10, depth_images=10),
+        provenance=aoq.Provenance(teacher="own", data=dataset.fingerprint),
     )
     say(f"right for {dataset.image_ids[0]}: {dataset.captions[dataset.positives.texts_of(0)[0]]}")
     say(f"hardest wrong one: {dataset.captions[lists.i2t[0, 0]]}")

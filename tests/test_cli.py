@@ -13,8 +13,10 @@ from contextlib import nullcontext
 import pytest
 
 from aoq import processes
+from aoq.cli import app
 from aoq.processes import Processes
 from aoq.recipes import load_recipe, save_recipe
+from aoq.training.best_round import best_round
 from tests.commands import aoq, aoq_process, assert_refused
 from tests.training.cases import published, small_recipe
 
@@ -209,12 +211,10 @@ def test_what_to_do_after_round_one_keeps_all_that_flags_changed(tmp_path, recip
     assert (stored.seed, stored.model.joint_width) == (3, 8)
 
 
-def test_the_folder_of_a_whole_run_stands_for_its_last_round(tmp_path, recipe_file):
+def test_the_folder_of_a_whole_run_stands_for_its_best_round(tmp_path, recipe_file):
     aoq_process("run", recipe_file, "--out", tmp_path / "run", "--round-two.epochs", 1)
-    judged = [
-        aoq_process("evaluate", folder, "--json")
-        for folder in (tmp_path / "run", tmp_path / "run" / "round-two")
-    ]
+    best = best_round(tmp_path / "run").path
+    judged = [aoq_process("evaluate", folder, "--json") for folder in (tmp_path / "run", best)]
     assert [done.returncode for done in judged] == [0, 0]
     whole, last = (json.loads(done.stdout) for done in judged)
     assert whole["rsum"] == last["rsum"]
@@ -268,3 +268,16 @@ def test_published_files_are_imported_evaluated_and_mined_from_the_shell(tmp_pat
     again = aoq_process(*command)
     assert again.returncode == 2
     assert "add --force" in again.stderr
+
+
+@pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+def test_no_command_has_a_flag_that_empties_a_list():
+    def helps(application, words=()):
+        yield aoq(*words, "--help").stdout
+        for name in application:
+            if not name.startswith("-"):
+                yield from helps(application[name], (*words, name))
+
+    pages = list(helps(app))
+    assert len(pages) > 10
+    assert not [page for page in pages if "--empty-" in page]

@@ -168,7 +168,13 @@ def test_coupled_ranks_draw_rank_n_and_rank_n_over_five(draws):
 @pytest.mark.parametrize("draws", ["uniform", "normal"])
 def test_a_smaller_depth_draws_from_deep_lists_as_from_lists_mined_that_deep(draws, capsys):
     positives, deep = data_set()
-    shallow = replace(deep, i2t=deep.i2t[:, :4], t2i=deep.t2i[:, :3])
+    shallow = replace(
+        deep,
+        i2t=deep.i2t[:, :4],
+        i2t_scores=deep.i2t_scores[:, :4],
+        t2i=deep.t2i[:, :3],
+        t2i_scores=deep.t2i_scores[:, :3],
+    )
     image_ids, text_ids = positives.pairs.T
     drawn, wanted = (
         sampler_of(positives, lists, depth_texts=4, depth_images=3, draws=draws).draw(

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from aoq.errors import UserError
+from aoq.manifest import NAME
 from aoq.storage import (
     RunDirectory,
     append_json_line,
@@ -30,9 +31,9 @@ def half_written(folder, name):
 def test_only_leftovers_of_the_same_name_are_removed(tmp_path):
     other, bracket = half_written(tmp_path, "coco.v2"), half_written(tmp_path, "mine1")
     own = half_written(tmp_path, "coco")
-    with atomic_folder(tmp_path / "coco"):
+    with atomic_folder(tmp_path / "coco", what="run"):
         assert not own.exists()
-    with atomic_folder(tmp_path / "mine[1]"):
+    with atomic_folder(tmp_path / "mine[1]", what="run"):
         pass
     assert other.exists()
     assert bracket.exists()
@@ -43,7 +44,7 @@ def test_only_leftovers_of_the_same_name_are_removed(tmp_path):
 def test_a_folder_that_is_replaced_stays_until_the_new_one_is_there(tmp_path):
     target = tmp_path / "data"
     for text in ("old", "new"):
-        with replacing_folder(target, check=lambda: None) as temporary:
+        with replacing_folder(target, what="data set", check=lambda: None) as temporary:
             (temporary / "file").write_text(text)
             assert text == "old" or (target / "file").read_text() == "old"
         assert (target / "file").read_text() == text
@@ -52,15 +53,18 @@ def test_a_folder_that_is_replaced_stays_until_the_new_one_is_there(tmp_path):
 
 def test_a_folder_stays_where_its_successor_fails_or_is_refused(tmp_path, monkeypatch):
     target = tmp_path / "data"
-    target.mkdir()
-    (target / "file").write_text("old")
+    with atomic_folder(target, what="data set") as temporary:
+        (temporary / "file").write_text("old")
 
     def refuse():
         raise UserError("somebody else's")
 
-    with pytest.raises(UserError), replacing_folder(target, check=refuse):
+    with pytest.raises(UserError), replacing_folder(target, what="data set", check=refuse):
         pass
-    with pytest.raises(ValueError, match="half"), replacing_folder(target, check=lambda: None):
+    with (
+        pytest.raises(ValueError, match="half"),
+        replacing_folder(target, what="data set", check=lambda: None),
+    ):
         raise ValueError("half")
 
     real = Path.replace
@@ -72,7 +76,7 @@ def test_a_folder_stays_where_its_successor_fails_or_is_refused(tmp_path, monkey
 
     with (
         pytest.raises(OSError, match="no more room"),
-        replacing_folder(target, check=lambda: None),
+        replacing_folder(target, what="data set", check=lambda: None),
     ):
         monkeypatch.setattr(Path, "replace", fail)
     assert (target / "file").read_text() == "old"
@@ -81,15 +85,21 @@ def test_a_folder_stays_where_its_successor_fails_or_is_refused(tmp_path, monkey
 
 def test_a_kill_while_a_folder_takes_its_place_loses_neither(tmp_path):
     target, before = tmp_path / "data", tmp_path / ".data.before"
-    before.mkdir()
-    (before / "file").write_text("old")  # moved away by who was killed before the other move
-    with pytest.raises(ValueError, match="half"), replacing_folder(target, check=lambda: None):
+    with atomic_folder(before, what="data set") as temporary:
+        (temporary / "file").write_text("old")  # moved away by a process that was killed then
+    with (
+        pytest.raises(ValueError, match="half"),
+        replacing_folder(target, what="data set", check=lambda: None),
+    ):
         raise ValueError("half")
     assert (target / "file").read_text() == "old"
     target.rename(before)
     target.mkdir()  # or killed after it
     (target / "file").write_text("new")
-    with pytest.raises(ValueError, match="half"), replacing_folder(target, check=lambda: None):
+    with (
+        pytest.raises(ValueError, match="half"),
+        replacing_folder(target, what="data set", check=lambda: None),
+    ):
         raise ValueError("half")
     assert (target / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
@@ -97,12 +107,12 @@ def test_a_kill_while_a_folder_takes_its_place_loses_neither(tmp_path):
 
 def test_folders_that_are_filled_at_a_time_do_not_take_each_other_for_leftovers(tmp_path):
     place = tmp_path / "place"
-    with replacing_folder(place, check=lambda: None) as one:
+    with replacing_folder(place, what="data set", check=lambda: None) as one:
         (one / "file").write_text("one")
-        with replacing_folder(place, check=lambda: None) as two:
+        with replacing_folder(place, what="data set", check=lambda: None) as two:
             (two / "file").write_text("two")
         assert (one / "file").read_text() == "one"
-    assert [file.name for file in place.iterdir()] == ["file"]
+    assert {file.name for file in place.iterdir()} == {"file", NAME}
     assert (place / "file").read_text() == "one"
     assert list(tmp_path.iterdir()) == [place]
 
@@ -114,7 +124,7 @@ def test_who_may_read_a_file_is_the_users_choice(tmp_path, umask):
         write_text(tmp_path / "file", "mine")
         with atomic_file(tmp_path / "tensors") as temporary:
             save_file({"zero": np.zeros(1)}, temporary)
-        with atomic_folder(tmp_path / "folder"):
+        with atomic_folder(tmp_path / "folder", what="run"):
             pass
     finally:
         os.umask(previous)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aoq.errors import UserError
 from aoq.types import Positives
 
 
@@ -49,5 +50,5 @@ def test_a_block_holds_just_the_pairs_inside_it(case, data):
 
 
 def test_pairs_outside_the_data_set_are_refused():
-    with pytest.raises(ValueError, match="outside"):
+    with pytest.raises(UserError, match="outside"):
         Positives.from_pairs([(0, 5)], n_images=2, n_texts=5)

@@ -15,25 +15,41 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from aoq.config import LossConfig as LossConfig
+    from aoq.config import MiningConfig as MiningConfig
     from aoq.config import ModelConfig as ModelConfig
     from aoq.config import Recipe as Recipe
+    from aoq.config import RoundConfig as RoundConfig
+    from aoq.config import SamplingConfig as SamplingConfig
+    from aoq.data.build import build_scenes as build_scenes
     from aoq.data.collate import Collator as Collator
     from aoq.data.dataset import PairDataset as PairDataset
+    from aoq.data.formats import Record as Record
+    from aoq.data.formats import read_records as read_records
     from aoq.data.opening import open_dataset as open_dataset
+    from aoq.data.pictures import load_picture as load_picture
+    from aoq.data.vocabulary import Vocabulary as Vocabulary
     from aoq.errors import UserError as UserError
+    from aoq.evaluation.metrics import Metrics as Metrics
     from aoq.evaluation.protocols import evaluate as evaluate
     from aoq.losses import BatchScores as BatchScores
     from aoq.losses import OfflineScores as OfflineScores
     from aoq.losses import compute_loss as compute_loss
+    from aoq.mining.candidates import CandidateLists as CandidateLists
+    from aoq.mining.candidates import Provenance as Provenance
+    from aoq.mining.offline import mine as mine
     from aoq.models import build_model as build_model
+    from aoq.processes import join_processes as join_processes
     from aoq.recipes import load_recipe as load_recipe
     from aoq.retrieval.matcher import Matcher as Matcher
+    from aoq.sampling import OfflineSampler as OfflineSampler
     from aoq.scoring.encoded import encode_dataset as encode_dataset
     from aoq.scoring.ensemble import Ensemble as Ensemble
     from aoq.scoring.inner_product import InnerProduct as InnerProduct
+    from aoq.scoring.protocol import TrainableModel as TrainableModel
     from aoq.training.checkpoint import load_own_model as load_own_model
     from aoq.training.checkpoint import load_run as load_run
     from aoq.training.inputs import TrainingData as TrainingData
+    from aoq.training.inputs import default_device as default_device
     from aoq.training.inputs import open_training_data as open_training_data
     from aoq.training.trained import evaluate_run as evaluate_run
     from aoq.training.trained import evaluate_runs as evaluate_runs
@@ -41,34 +57,52 @@ if TYPE_CHECKING:
     from aoq.training.two_rounds import run_recipe as run_recipe
     from aoq.types import Encoding as Encoding
     from aoq.types import Positives as Positives
+    from aoq.types import Texts as Texts
 
 _HOMES = {
     "BatchScores": "aoq.losses",
+    "CandidateLists": "aoq.mining.candidates",
     "Collator": "aoq.data.collate",
     "Encoding": "aoq.types",
     "Ensemble": "aoq.scoring.ensemble",
     "InnerProduct": "aoq.scoring.inner_product",
     "LossConfig": "aoq.config",
     "Matcher": "aoq.retrieval.matcher",
+    "Metrics": "aoq.evaluation.metrics",
+    "MiningConfig": "aoq.config",
     "ModelConfig": "aoq.config",
+    "OfflineSampler": "aoq.sampling",
     "OfflineScores": "aoq.losses",
     "PairDataset": "aoq.data.dataset",
     "Positives": "aoq.types",
+    "Provenance": "aoq.mining.candidates",
     "Recipe": "aoq.config",
+    "Record": "aoq.data.formats",
+    "RoundConfig": "aoq.config",
+    "SamplingConfig": "aoq.config",
+    "Texts": "aoq.types",
+    "TrainableModel": "aoq.scoring.protocol",
     "TrainingData": "aoq.training.inputs",
     "UserError": "aoq.errors",
+    "Vocabulary": "aoq.data.vocabulary",
     "build_model": "aoq.models",
+    "build_scenes": "aoq.data.build",
     "compute_loss": "aoq.losses",
+    "default_device": "aoq.training.inputs",
     "encode_dataset": "aoq.scoring.encoded",
     "evaluate": "aoq.evaluation.protocols",
     "evaluate_run": "aoq.training.trained",
     "evaluate_runs": "aoq.training.trained",
+    "join_processes": "aoq.processes",
     "load_own_model": "aoq.training.checkpoint",
+    "load_picture": "aoq.data.pictures",
     "load_recipe": "aoq.recipes",
     "load_run": "aoq.training.checkpoint",
+    "mine": "aoq.mining.offline",
     "mine_run": "aoq.training.trained",
     "open_dataset": "aoq.data.opening",
     "open_training_data": "aoq.training.inputs",
+    "read_records": "aoq.data.formats",
     "run_recipe": "aoq.training.two_rounds",
 }
 __all__ = sorted(_HOMES)
@@ -78,3 +112,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'aoq' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

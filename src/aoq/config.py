@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from aoq.errors import UserError
+from aoq.field_types import settle_types
 
 LossName = Literal[
     "standard", "online", "off_tri", "off_quin", "adap_off_quin", "only_offline", "online_quin"
@@ -93,6 +94,7 @@ class ModelConfig:
     "BFAN: which weights are dropped."
 
     def __post_init__(self) -> None:
+        settle_types(self)
         _require_counts(self, "joint_width", "word_width", "caption_width")
         _require(
             self.caption_max_words >= 2,
@@ -136,6 +138,7 @@ class LossConfig:
     "Square every hinge."
 
     def __post_init__(self) -> None:
+        settle_types(self)
         _require(self.alpha > 0, f"loss.alpha is {self.alpha}; it has to be positive.")
         for name in ("margin_online", "margin_offline"):
             value = getattr(self, name)
@@ -196,6 +199,7 @@ class RoundConfig:
     "Steps that one line of the log sums up."
 
     def __post_init__(self) -> None:
+        settle_types(self)
         _require_counts(self, "epochs", "decay_after", "accumulate", "checkpoint_every")
         _require_counts(self, "validation_texts", "validate_every", "patience", "log_every")
         _require(
@@ -257,6 +261,7 @@ class MiningConfig:
     "Drop captions that share so much of their words with one of the image's own: 0.8, say."
 
     def __post_init__(self) -> None:
+        settle_types(self)
         _require_counts(self, "depth_texts", "depth_images")
         if self.memory is not None:
             parse_memory(self.memory)
@@ -286,7 +291,11 @@ class SamplingConfig:
     "Second draws before the exhaustive search for a pair that does not belong together."
 
     def __post_init__(self) -> None:
+        settle_types(self)
         _require_counts(self, "depth_texts", "depth_images", "tries")
+
+
+MIN_WORD_COUNT = 4  # the paper's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,8 +312,8 @@ class Recipe:
     "`official` starts from what the authors' program does where it departs from the paper."
     seed: int = 0
     "Weights, batch order, draws and dropout all follow from it."
-    min_word_count: int = 4
-    "Words seen less often in train and dev count as unknown."
+    min_word_count: int | None = None
+    "Words seen less often in train and dev count as unknown; none: 4, or 1 in a small data set."
     model: ModelConfig = field(default_factory=ModelConfig)
     round_one: RoundConfig = field(default_factory=RoundConfig)
     mining: MiningConfig = field(default_factory=MiningConfig)
@@ -314,6 +323,7 @@ class Recipe:
     )
 
     def __post_init__(self) -> None:
+        settle_types(self)
         _require(self.seed >= 0, f"seed is {self.seed}; it cannot be negative.")
         _require_counts(self, "min_word_count")
         _require(

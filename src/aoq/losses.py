@@ -18,6 +18,7 @@ from torch.nn.functional import relu
 
 from aoq.config import LossConfig, LossName
 from aoq.errors import UserError
+from aoq.types import require_tensor
 
 Hinges = dict[str, Tensor]
 
@@ -37,6 +38,15 @@ class OfflineScores:
     partners: Tensor | None = None  # S(i~_off, t~_off)
     derived_mask: Tensor | None = None  # true where both derived pairs are negatives
 
+    def __post_init__(self) -> None:
+        require_tensor("i2t", self.i2t, ("B",), of="fraction")
+        for name in ("t2i", "derived", "partners"):
+            value = getattr(self, name)
+            if value is not None or name == "t2i":
+                require_tensor(name, value, (len(self.i2t),), of="fraction")
+        if self.derived_mask is not None:
+            require_tensor("derived_mask", self.derived_mask, (len(self.i2t),), of="bool")
+
 
 @dataclass(frozen=True)
 class BatchScores:
@@ -49,6 +59,17 @@ class BatchScores:
     matrix: Tensor  # (B, B)
     negatives: Tensor | None = None  # (B, B)
     offline: OfflineScores | None = None
+
+    def __post_init__(self) -> None:
+        require_tensor("matrix", self.matrix, ("B", "B"), of="fraction")
+        pairs = len(self.matrix)
+        if self.negatives is not None:
+            require_tensor("negatives", self.negatives, (pairs, pairs), of="bool")
+        if self.offline is not None and len(self.offline.i2t) != pairs:
+            raise UserError(
+                f"offline holds the scores of {len(self.offline.i2t)} pairs and matrix those of "
+                f"{pairs}; expected one of each kind for every pair of the batch."
+            )
 
     @property
     def positive(self) -> Tensor:
@@ -243,4 +264,9 @@ def compute_loss(scores: BatchScores, config: LossConfig) -> LossTerms:
     >>> {name: round(float(value), 3) for name, value in terms.items()}
     {'i2t_online': 0.1, 't2i_online': 0.3}
     """
+    if not isinstance(scores, BatchScores) or not isinstance(config, LossConfig):
+        raise UserError(
+            f"compute_loss takes BatchScores and a LossConfig, not a {type(scores).__name__} and a "
+            f"{type(config).__name__}; write compute_loss(BatchScores(matrix), LossConfig())."
+        )
     return LOSSES[config.name](scores, config)

@@ -98,6 +98,15 @@ def track(items: Iterable[T], description: str, *, total: int, unit: str) -> Ite
             update()
 
 
+def count_of(number: int, noun: str, plural: str | None = None) -> str:
+    """A number of things, in words that fit it.
+
+    >>> count_of(1, "photo"), count_of(1200, "photo"), count_of(2, "entry", "entries")
+    ('1 photo', '1,200 photos', '2 entries')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def say(message: str) -> None:
     """One line worth keeping, on the terminal or in a log."""
     if not _silent:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aoq.config import SamplingConfig
+from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists
 from aoq.progress import warn
 from aoq.randomness import generator
@@ -65,6 +66,13 @@ class OfflineSampler:
         config: SamplingConfig,
         seed: int,
     ) -> None:
+        lists.check_form(source="these lists")
+        if (len(lists.i2t), len(lists.t2i)) != (positives.n_images, positives.n_texts):
+            raise UserError(
+                f"the lists are of {len(lists.i2t):,} images and {len(lists.t2i):,} texts, and "
+                f"positives is about {positives.n_images:,} and {positives.n_texts:,}; expected "
+                "the data set that the lists were mined on."
+            )
         self.positives = positives
         self.config = config
         self.seed = seed
@@ -79,6 +87,8 @@ class OfflineSampler:
 
     def draw(self, image_ids: Ids, text_ids: Ids, *, epoch: int, step: int) -> OfflineNegatives:
         """The offline negatives of the pairs of one step."""
+        _require_ids("image_ids", image_ids, len(text_ids), stop=self.positives.n_images)
+        _require_ids("text_ids", text_ids, len(image_ids), stop=self.positives.n_texts)
         random = generator(self.seed, epoch=epoch, step=step)
         texts, images = self._draw(image_ids, text_ids, random)
         if self.config.redraw:
@@ -133,3 +143,15 @@ class OfflineSampler:
         chosen = starts + random.integers(counts)
         partners: Ids = positives.pairs[chosen, 1]
         return partners
+
+
+def _require_ids(name: str, ids: Ids, count: int, *, stop: int) -> None:
+    """Refuse what is not one id for each pair of the step."""
+    array = np.asarray(ids)
+    if array.dtype.kind not in "iu" or array.shape != (count,):
+        raise UserError(
+            f"{name} has the shape {array.shape} and the dtype {array.dtype}; expected ({count},) "
+            "whole numbers, one for each pair."
+        )
+    if count and not 0 <= array.min() <= array.max() < stop:
+        raise UserError(f"{name} holds ids outside 0 to {stop - 1}; expected those of the data.")

@@ -10,7 +10,6 @@ import errno
 import glob
 import hashlib
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,21 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aoq.disk import disk_errors
 from aoq.errors import UserError
+from aoq.manifest import (
+    LEFTOVER,
+    LOCK,
+    NAME,
+    append_checked,
+    check_content,
+    create_manifest,
+    foreign_files,
+    is_leftover,
+    read_checked,
+    record,
+    record_rest,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,8 +43,6 @@ EVENTS = "events.jsonl"
 MANIFEST = "dataset.json"
 ROUND_ONE, ROUND_TWO = "round-one", "round-two"
 ROUNDS = {"one": ROUND_ONE, "two": ROUND_TWO}
-_LOCK = ".lock"
-_LEFTOVER = ".{}.????????.part"  # what `atomic_file` and `atomic_folder` rename in the end
 
 
 @contextmanager
@@ -40,34 +51,50 @@ def atomic_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
-        temporary.touch()
-        mode = temporary.stat().st_mode
-        yield temporary
-        temporary.chmod(mode)  # some writers put a file of their own there, for nobody else to read
-        temporary.replace(path)
+        with disk_errors(path, written=temporary):
+            temporary.touch()
+            mode = temporary.stat().st_mode
+            yield temporary
+            temporary.chmod(mode)  # some writers put a file of their own there, for nobody else
+            record(path, content=temporary)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder to fill; it becomes `path` when the block ends without an error."""
+def atomic_folder(path: Path, *, what: str) -> Iterator[Path]:
+    """A temporary folder to fill; it becomes `path` when the block ends without an error.
+
+    Its manifest says `what` it is, and lists all that it holds.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, of=path.name)
     temporary = _temporary(path)
     temporary.mkdir()
     try:
-        with locked(temporary):  # so that nobody takes it for a leftover
+        with locked(temporary), disk_errors(path, written=temporary):  # locked: it is no leftover
+            create_manifest(temporary, what)
             yield temporary
+            record_rest(temporary)
             temporary.replace(path)
-        (path / _LOCK).unlink(missing_ok=True)
+        (path / LOCK).unlink(missing_ok=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _temporary(path: Path) -> Path:
     """A name beside a path that `remove_leftovers` knows."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    return _beside(path, f".{path.name}.{secrets.token_hex(4)}.part")
+
+
+def _beside(path: Path, name: str) -> Path:
+    """A name beside a path, which is not the root or a folder that this process works in."""
+    if Path.cwd().is_relative_to(path.resolve()):
+        raise UserError(
+            f"{path} is the folder you are in, or above it, and cannot be replaced; name another."
+        )
+    return path.with_name(name)
 
 
 def remove_leftovers(folder: Path, *, of: str = "*") -> None:
@@ -75,7 +102,7 @@ def remove_leftovers(folder: Path, *, of: str = "*") -> None:
 
     A folder that is being filled is known by its lock; for files, `folder` has to be locked.
     """
-    for leftover in folder.glob(_LEFTOVER.format(of if of == "*" else glob.escape(of))):
+    for leftover in folder.glob(LEFTOVER.format(of if of == "*" else glob.escape(of))):
         if leftover.is_file():
             leftover.unlink()
         elif not is_locked(leftover):
@@ -83,16 +110,16 @@ def remove_leftovers(folder: Path, *, of: str = "*") -> None:
 
 
 @contextmanager
-def replacing_folder(path: Path, *, check: Callable[[], None]) -> Iterator[Path]:
+def replacing_folder(path: Path, *, what: str, check: Callable[[], None]) -> Iterator[Path]:
     """Like `atomic_folder`, also over a folder that is there, which stays whole until then.
 
     `check` may refuse at once, and still when the new one is complete: much can happen meanwhile.
     """
-    before = path.with_name(f".{path.name}.before")
+    before = _beside(path, f".{path.name}.before")
     _settle_replacement(path, before)
     check()
     try:
-        with atomic_folder(path) as temporary:
+        with atomic_folder(path, what=what) as temporary:
             yield temporary
             check()
             if path.exists():
@@ -105,17 +132,26 @@ def _settle_replacement(path: Path, before: Path) -> None:
     """End a replacement, or undo it where the new folder is not there: also one that was killed."""
     if before.exists() and not path.exists():
         before.replace(path)
-    shutil.rmtree(before, ignore_errors=True)
+    if before.exists():
+        require_own_files(before)
+        shutil.rmtree(before)
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder at once for all who look: its files go when it has lost its name."""
+    """Remove a folder that aoq wrote, at once for all who look; never with a file of others."""
+    require_own_files(path)
     shutil.rmtree(path.replace(_temporary(path)))
 
 
-def is_leftover(path: Path) -> bool:
-    """Whether it is a lock, or what a killed process had begun to write: nothing of anybody's."""
-    return path.name == _LOCK or path.match(_LEFTOVER.format("*"))
+def require_own_files(folder: Path) -> None:
+    """Refuse to remove a folder that holds files which aoq did not write."""
+    foreign = foreign_files(folder)
+    if foreign:
+        more = f" and {len(foreign) - 1:,} more" if len(foreign) > 1 else ""
+        raise UserError(
+            f"{folder} holds {foreign[0].relative_to(folder)}{more}, which aoq did not write, so "
+            "nothing is removed; move it away, or choose another folder."
+        )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -127,6 +163,18 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object that aoq wrote."""
+    content = read_checked(path)
+    with suppress(ValueError):
+        value = json.loads(content)
+        if isinstance(value, dict):
+            return value
+    raise UserError(
+        f"{path} is damaged: it is not a JSON object; restore it from a copy or make it again."
+    )
+
+
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     import numpy as np  # which commands that only look at files do without
 
@@ -135,25 +183,32 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
 
 
 def append_json_line(path: Path, value: dict[str, Any]) -> None:
-    """Add one line to a log, on a line of its own even where a crash cut the last one short."""
-    line = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
-    with path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write(line.encode())
+    """Add one line to a log that ends as it did when the last line was added."""
+    with disk_errors(path):
+        append_checked(path, json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a log; one that a crash cut short is left out."""
+    """Read all lines of a log; a last line that a crash cut short is left out."""
     if not path.exists():
         return []
-    lines = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        with suppress(json.JSONDecodeError):
-            lines.append(json.loads(line))
-    return [line for line in lines if isinstance(line, dict)]
+    content = path.read_bytes()
+    *lines, _ = content.split(b"\n")
+    values = [parse_line(path, number, line) for number, line in enumerate(lines, 1) if line]
+    check_content(path, content)
+    return values
+
+
+def parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """Parse one line of a log; a damaged one is an error that names it."""
+    with suppress(ValueError):
+        value = json.loads(line)
+        if isinstance(value, dict):
+            return value
+    raise UserError(
+        f"{path}, line {number}: it is damaged; expected a JSON object. Restore the file from a "
+        "copy, or remove that line."
+    )
 
 
 def hash_file(path: Path) -> str:
@@ -174,7 +229,7 @@ def is_vacant(path: Path) -> bool:
     """Whether something can be written there: nothing, or an empty folder but for leftovers."""
     if not path.is_dir():
         return not path.exists()
-    return all(item.match(_LEFTOVER.format("*")) for item in path.iterdir())
+    return all(item.name == NAME or is_leftover(Path(item.name)) for item in path.iterdir())
 
 
 @contextmanager
@@ -185,7 +240,7 @@ def locked(folder: Path, *, doing: str = "trained") -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    with (folder / _LOCK).open("w") as file:
+    with (folder / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -204,7 +259,7 @@ def is_locked(folder: Path) -> bool | None:
     try:
         import fcntl
 
-        with (folder / _LOCK).open() as file:
+        with (folder / LOCK).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

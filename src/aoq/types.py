@@ -10,13 +10,15 @@ batch (`_idx`). A score is higher where image and text are closer, always.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from aoq.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor, device
@@ -28,6 +30,37 @@ Ids = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
+
+
+def require_tensor(
+    name: str, value: object, *shapes: tuple[int | str, ...], of: Literal["fraction", "int", "bool"]
+) -> None:
+    """Refuse what is no tensor of one of these shapes; a letter is any size, the same throughout.
+
+    Broadcasting would make a wrong result of a wrong shape without a word. Only shape and dtype are
+    looked at, so that nothing waits for a GPU.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        whole = "bool" if value.dtype == torch.bool else "int"
+        kind = "fraction" if value.is_floating_point() else whole
+        if kind == of and any(_has_shape(value.shape, shape) for shape in shapes):
+            return
+        found = f"has the shape {tuple(value.shape)} and the dtype {value.dtype}"
+    else:
+        found = f"is a {type(value).__name__}"
+    wanted = " or ".join(str(shape).replace("'", "") for shape in shapes)
+    kinds = {"fraction": "fractions, such as float32", "int": "whole numbers", "bool": "bool"}
+    raise UserError(f"{name} {found}; expected a tensor of shape {wanted} of {kinds[of]}.")
+
+
+def _has_shape(found: Sequence[int], wanted: tuple[int | str, ...]) -> bool:
+    sizes: dict[int | str, int] = {}
+    return len(found) == len(wanted) and all(
+        size == (sizes.setdefault(name, size) if isinstance(name, str) else name)
+        for size, name in zip(found, wanted, strict=True)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +80,23 @@ class Positives:
     n_images: int
     n_texts: int
 
+    def __post_init__(self) -> None:
+        _require_pairs(self.pairs)
+
     @classmethod
     def from_pairs(
         cls, pairs: Iterable[tuple[int, int]] | Ids, *, n_images: int, n_texts: int
     ) -> Positives:
-        """Sort and deduplicate `pairs`; ids outside the data set are a mistake of the caller."""
+        """Sort and deduplicate `pairs`; other shapes, and ids outside the data set, are refused."""
         array = np.asarray(list(pairs) if not isinstance(pairs, np.ndarray) else pairs)
-        array = array.reshape(-1, 2).astype(np.int64)
+        if not array.size:
+            array = np.empty((0, 2), np.int64)
+        _require_pairs(array)
+        array = array.astype(np.int64)
         if len(array) and (array.min() < 0 or (array.max(axis=0) >= (n_images, n_texts)).any()):
-            raise ValueError(f"a pair lies outside {n_images} images x {n_texts} texts")
+            raise UserError(
+                f"a pair lies outside {n_images:,} images x {n_texts:,} texts; ids count from 0."
+            )
         keys = np.sort(array[:, 0] * n_texts + array[:, 1])
         keys = keys[np.diff(keys, prepend=-1) > 0]
         array = np.stack([keys // max(n_texts, 1), keys % max(n_texts, 1)], axis=1)
@@ -115,12 +156,24 @@ class Positives:
         return rows[inside] - images.start, columns[inside] - texts.start
 
 
+def _require_pairs(pairs: npt.NDArray[np.generic]) -> None:
+    if pairs.dtype.kind not in "iu" or pairs.shape[1:] != (2,):
+        raise UserError(
+            f"pairs has the shape {pairs.shape} and the dtype {pairs.dtype}; expected (P, 2) whole "
+            "numbers, an image's and a text's a row."
+        )
+
+
 @dataclass(frozen=True)
 class Texts:
     """Word ids of some texts, padded at the end: `<start> w1 ... wn <end> <pad> ...`."""
 
     tokens: Tensor  # (B, T)
     lengths: Tensor  # (B,)
+
+    def __post_init__(self) -> None:
+        require_tensor("tokens", self.tokens, ("B", "T"), of="int")
+        require_tensor("lengths", self.lengths, (len(self.tokens),), of="int")
 
     @property
     def mask(self) -> Tensor:
@@ -147,6 +200,14 @@ class Encoding:
     vectors: Tensor  # (N, D) or (N, L, D)
     mask: Tensor | None = None  # (N, L), true where there is a region or word; padding is last
     context: Tensor | None = None  # (N, R, D)
+
+    def __post_init__(self) -> None:
+        require_tensor("vectors", self.vectors, ("N", "D"), ("N", "L", "D"), of="fraction")
+        if self.mask is not None:
+            require_tensor("vectors", self.vectors, ("N", "L", "D"), of="fraction")
+            require_tensor("mask", self.mask, tuple(self.vectors.shape[:2]), of="bool")
+        if self.context is not None:
+            require_tensor("context", self.context, (len(self), "R", "D"), of="fraction")
 
     def __len__(self) -> int:
         return len(self.vectors)

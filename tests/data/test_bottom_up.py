@@ -14,6 +14,7 @@ from aoq.data import bottom_up
 from aoq.data.bottom_up import BottomUpFile
 from aoq.data.region_tables import RegionFolder, region_folder, write_folder
 from aoq.errors import UserError
+from aoq.manifest import NAME
 from tests.data.cases import SIZE, WIDTH, arrays, bottom_up_line, encoded
 
 
@@ -211,5 +212,6 @@ def test_a_damaged_folder_of_regions_is_refused(
     with region_folder(tmp_path / "out", force=False) as temporary:
         write_folder(BottomUpFile.open(file), temporary)
     damage(tmp_path / "out")
+    (tmp_path / "out" / NAME).unlink()  # as one that an earlier version wrote
     with pytest.raises(UserError, match=sentence):
         RegionFolder.open(tmp_path / "out")

@@ -19,7 +19,9 @@ from aoq.data.opening import open_dataset, splits_of, training_captions
 from aoq.data.region_tables import KeptRegions, RegionFolder, region_folder, write_folder
 from aoq.data.regions import DEFAULT_SOURCE, RegionSource, dataset_boxes, grid_boxes
 from aoq.errors import UserError
+from aoq.manifest import NAME
 from aoq.storage import EVENTS
+from tests.commands import aoq
 from tests.data.cases import bottom_up_line
 
 pytestmark = pytest.mark.usefixtures("mean_colour")
@@ -52,7 +54,7 @@ def test_a_built_data_set_opens_with_all_that_went_in(
     train = open_dataset(folder, "train")
     assert train.name == "mine"
     assert train.image_ids == ("image 0", "image 2")
-    assert train.features[:, 0, 0].tolist() == [0, 20]
+    assert np.asarray(train.features)[:, 0, 0].tolist() == [0, 20]
     assert train.captions == records[0].captions + records[2].captions
     assert train.caption_ids == ("0#0", "2#0", "2#1", "2#2")
     assert train.positives.texts_of(1).tolist() == [1, 2, 3]
@@ -87,13 +89,16 @@ def test_a_coarser_grid_gives_fewer_regions_and_the_manifest_says_so(
         for split in splits_of(folder):
             assert open_dataset(folder, split).features.shape[1:] == (grid * grid, 1280)
         assert check_dataset(folder).errors == ()
-    assert open_dataset(tmp_path / "mine", "train").features[:, -1, -1].tolist() == [0, 20]
+    assert np.asarray(open_dataset(tmp_path / "mine", "train").features)[:, -1, -1].tolist() == [
+        0,
+        20,
+    ]
 
 
 def test_the_same_records_give_the_same_files(tmp_path: Path, records: list[Record]) -> None:
     for name in ("a", "b"):
         build_dataset(records, tmp_path / name, name="mine")
-    files = [path for path in (tmp_path / "a").iterdir() if path.name != EVENTS]
+    files = [path for path in (tmp_path / "a").iterdir() if path.name not in (EVENTS, NAME)]
     assert len(files) == 7
     for path in files:
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
@@ -127,7 +132,7 @@ def test_a_folder_that_is_no_data_set_is_never_replaced(
     for name, text in files.items():
         (taken / name).write_text(text)
     before = contents(tmp_path)
-    sentence = "taken exists and is no data set of aoq; remove it yourself or choose another place"
+    sentence = "taken exists and aoq did not write it as its data set"
     with pytest.raises(UserError, match=sentence):
         build_dataset(records, taken, name="mine", force=force)
     with pytest.raises(UserError, match=sentence):
@@ -138,7 +143,7 @@ def test_a_folder_that_is_no_data_set_is_never_replaced(
 
 def test_a_file_in_the_way_is_never_replaced(tmp_path: Path, records: list[Record]) -> None:
     (tmp_path / "taken").write_text("years of work")
-    with pytest.raises(UserError, match="taken exists and is no data set of aoq"):
+    with pytest.raises(UserError, match="taken exists and aoq did not write it as its data set"):
         build_dataset(records, tmp_path / "taken", name="mine", force=True)
     assert (tmp_path / "taken").read_text() == "years of work"
 
@@ -259,7 +264,7 @@ def test_a_folder_of_regions_gives_the_data_set_that_its_pictures_give(
     table = region_folder_of(records[::-1], tmp_path / "regions")
     build_from_regions(records, tmp_path / "regions-built", name="mine", regions=table)
     for path in (tmp_path / "pictures-built").iterdir():
-        if path.name != EVENTS:
+        if path.name not in (EVENTS, NAME):
             assert path.read_bytes() == (tmp_path / "regions-built" / path.name).read_bytes()
 
 
@@ -271,7 +276,7 @@ def test_pictures_need_not_be_there_where_regions_are(
     build_from_regions(records, tmp_path / "built", name="mine", regions=table)
     train = open_dataset(tmp_path / "built", "train")
     assert train.pictures == (None, records[2].picture)
-    assert train.features[:, 0, 0].tolist() == [0, 20]
+    assert np.asarray(train.features)[:, 0, 0].tolist() == [0, 20]
 
 
 def test_images_without_regions_are_named_together(tmp_path: Path, records: list[Record]) -> None:
@@ -321,3 +326,41 @@ def test_boxes_of_a_grid_take_no_memory(tmp_path: Path, records: list[Record]) -
     assert boxes.shape == (2, 9, 4)
     assert boxes.strides[0] == 0
     np.testing.assert_array_equal(boxes[1], grid_boxes(3))
+
+
+@pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+def test_bad_items_are_skipped_and_listed_if_asked_for(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        Image.new("RGB", (8, 8), (ord(name),) * 3).save(tmp_path / f"{name}.png")
+    (tmp_path / "broken.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
+    lines = ["image,caption", *(f"{name}.png,a picture of {name}" for name in "abcd")]
+    lines += ["a.png,", "missing.png,nothing to see", "broken.png,half a picture"]
+    captions = tmp_path / "captions.csv"
+    captions.write_text("\n".join(lines))
+    refused = aoq("data", "build", captions, "--out", tmp_path / "built")
+    assert refused.returncode == 2
+    assert "is empty" in refused.stderr
+    assert "missing.png is not in" in refused.stderr
+    assert "--skip-bad" in refused.stderr
+    done = aoq("data", "build", captions, "--out", tmp_path / "built", "--skip-bad")
+    assert "3 unusable items left out" in done.stderr
+    kept = [
+        json.loads(line) for line in (tmp_path / "built" / "skipped.jsonl").read_text().splitlines()
+    ]
+    assert len(kept) == 3
+    for name, line in zip(("a.png", "missing.png", "broken.png"), kept, strict=True):
+        assert name in line["problem"]
+    images = {
+        i
+        for split in splits_of(tmp_path / "built")
+        for i in open_dataset(tmp_path / "built", split).image_ids
+    }
+    assert images == {"a.png", "b.png", "c.png", "d.png"}
+
+
+@pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+def test_a_folder_is_told_to_need_a_captions_file(tmp_path: Path) -> None:
+    refused = aoq("data", "build", tmp_path, "--out", tmp_path / "built")
+    assert refused.returncode == 2
+    assert "expected a captions file" in refused.stderr
+    assert "--add" in refused.stderr

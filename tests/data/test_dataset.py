@@ -371,3 +371,34 @@ def test_a_reader_that_gives_one_image_instead_of_rows_is_refused() -> None:
 
     with pytest.raises(UserError, match=r"images\[ids\] has the shape \(3, 4\) for 1 ids"):
         PairDataset.of(OneAtATime(features(2, 3, 4)), CAPTIONS, PAIRS)
+
+
+class Unsteady:
+    """Images that depend on when they are read, or on what they are read with."""
+
+    def __init__(self, change):
+        self.change = change
+        self.reads = 0
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, ids):
+        self.reads += 1
+        images = np.repeat(np.asarray(ids, np.float32)[:, None], 3, axis=1)
+        return images + self.change(ids, self.reads)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ids, reads: reads,
+        lambda ids, reads: len(ids),
+        lambda ids, reads: 1e-7 * max(ids) * reads,
+    ],
+)
+def test_a_reader_that_returns_something_else_the_second_time_is_refused(change):
+    captions, pairs = ["a cat"] * 5, [(n, n) for n in range(5)]
+    assert len(PairDataset.of(Unsteady(lambda ids, reads: 0), captions, pairs)) == 5
+    with pytest.raises(UserError, match="not the same when it is read again"):
+        PairDataset.of(Unsteady(change), captions, pairs)

@@ -20,7 +20,6 @@ from aoq.data import extract
 from aoq.data.extract import extract_pictures, load_regions
 from aoq.data.regions import DEFAULT_SOURCE, GRIDS, RegionSource
 from aoq.errors import UserError
-from aoq.storage import write_array
 from tests.data.cases import damaged, photos
 from tests.data.conftest import MeanColour
 
@@ -66,14 +65,15 @@ def test_an_interrupted_extraction_goes_on_where_it_stopped(
         places.append(place)
         if len(places) > extract.BATCH:
             raise KeyboardInterrupt
-        write_array(place, rows)
+        keep(place, rows)
 
-    monkeypatch.setattr(extract, "write_array", interrupted)
+    keep = extract._keep
+    monkeypatch.setattr(extract, "_keep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         extract_pictures(pictures, DEFAULT_SOURCE, workers=workers)
     kept = [path for path in own_cache.rglob("*") if path.is_file()]
     assert sorted(kept) == sorted(places[: extract.BATCH])
-    monkeypatch.setattr(extract, "write_array", write_array)
+    monkeypatch.setattr(extract, "_keep", keep)
     mean_colour.batches.clear()
     extract_pictures(pictures, DEFAULT_SOURCE)
     assert mean_colour.seen() == len(pictures) - extract.BATCH
@@ -89,11 +89,11 @@ from pathlib import Path
 from aoq.data import extract
 from aoq.data.regions import RegionSource
 if __name__ == "__main__":
-    write_array = extract.write_array
+    _keep = extract._keep
     def slowly(place, rows):
-        write_array(place, rows)
+        _keep(place, rows)
         time.sleep(0.2)
-    extract.write_array = slowly
+    extract._keep = slowly
     source = RegionSource.of_backbone({str(tiny_models / "vit")!r})
     pictures = sorted(Path({str(tmp_path / "photos")!r}).iterdir())
     extract.extract_pictures(pictures, source, workers=1)
@@ -307,10 +307,11 @@ def test_nothing_is_ever_far_ahead_of_what_is_stored(
     monkeypatch.setattr(extract, "partial", lambda *call: started.append(call) or work(*call))
 
     def counting(place: Path, rows: Any) -> None:
-        write_array(place, rows)
+        keep(place, rows)
         ahead.append(len(started) * extract.BATCH - len(ahead))
 
-    monkeypatch.setattr(extract, "write_array", counting)
+    keep = extract._keep
+    monkeypatch.setattr(extract, "_keep", counting)
     extract_pictures([grey(tmp_path / f"{n}.png", n) for n in range(80)], DEFAULT_SOURCE)
     assert len(ahead) == 80
     assert max(ahead) <= (3 + 1) * extract.BATCH

@@ -16,6 +16,7 @@ from aoq.data.opening import open_dataset
 from aoq.data.region_tables import RegionFolder
 from aoq.data.regions import RegionSource, dataset_boxes
 from aoq.errors import UserError
+from aoq.manifest import record
 from tests.data.cases import arrays, bottom_up_line, damaged, photos
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -128,12 +129,18 @@ def test_a_bottom_up_file_becomes_a_folder_and_a_data_set(tmp_path: Path) -> Non
             ["data", "build", "{}/b.csv", "--out", "{}/o", "--features", "{}/none.tsv"],
             "b.csv is empty",
         ),
-        (["data", "build", "{}/b.csv", "--out", "{}/taken"], "taken exists and is no data set"),
+        (
+            ["data", "build", "{}/b.csv", "--out", "{}/taken"],
+            "taken exists and aoq did not write it as its data set",
+        ),
         (
             ["data", "build", "{}/b.csv", "--out", "{}/taken", "--features", "{}/none.tsv"],
-            "taken exists and is no data set",
+            "taken exists and aoq did not write it as its data set",
         ),
-        (["extract", "{}/b.csv", "--out", "{}/taken"], "taken exists and is no folder of regions"),
+        (
+            ["extract", "{}/b.csv", "--out", "{}/taken"],
+            "taken exists and aoq did not write it as its folder of regions",
+        ),
         (
             ["data", "build", "{}/a.csv", "--out", "{}/o", "--features", "{}"],
             "is no folder of regions: regions.json is missing",
@@ -200,6 +207,7 @@ def test_regions_that_are_no_numbers_are_refused_by_image_and_leave_nothing(
     features = np.load(regions / "features.npy").astype(np.float32)
     features[2, 1, 0] = value
     np.save(regions / "features.npy", features)
+    record(regions / "features.npy")
     before = sorted(tmp_path.iterdir())
     with pytest.raises(UserError, match="regions: the regions of 2 hold NaN, infinite or enormous"):
         aoq("data", "build", captions, "--features", regions, "--out", tmp_path / "built")

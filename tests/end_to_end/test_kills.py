@@ -25,7 +25,7 @@ from tests.training.cases import small_recipe
 # Half of a checkpoint is written, under its temporary name.
 HALF = (
     "import torch; torch.save({'half': torch.zeros(1000)}, arguments[1]); "
-    "os.truncate(arguments[1], 2000)"
+    "arguments[1].flush(); os.truncate(arguments[1].fileno(), 2000)"
 )
 MOMENTS = {
     "in a step": ("aoq.training.step", "step_loss", 7),

@@ -149,3 +149,11 @@ def test_extended_refuses_data_that_is_not_cocos(runs):
     done = aoq("evaluate", runs[0], "--extended")
     assert done.returncode == 2
     assert "the image id 'test:0' is none of COCO's" in done.stderr
+
+
+def test_intervals_are_kept_with_the_result_of_the_run(runs):
+    found = json.loads(aoq("evaluate", runs[0], "--bootstrap", 50, "--json").stdout)
+    kept = json.loads((runs[0] / "results.jsonl").read_text().splitlines()[-1])
+    assert kept["split"] == "test"
+    assert kept["rsum"] == found["rsum"]
+    assert kept["intervals"] == found["intervals"]

@@ -274,7 +274,7 @@ def test_who_needs_a_failed_run_is_left_out_and_the_others_go_on(tmp_path, whole
     )
     assert done.returncode == 1
     assert "VSRN, seed 0: " in done.stderr
-    assert "seed-0 exists and is no run" in done.stderr
+    assert "seed-0 exists and aoq did not write it as its run" in done.stderr
     assert "VSRN + OffTri, seed 0: left out, because it needs VSRN, seed 0." in done.stderr
     assert set(without_times(tmp_path / "out/results.jsonl")) == {
         ("VSE", 0),
@@ -385,7 +385,7 @@ def test_an_experiment_is_resumed_with_the_data_it_was_begun_with(whole, tmp_pat
     definition, _, out = whole
     resumed = aoq("experiment", definition, "--resume", "--out", out)
     assert resumed.returncode == 0, resumed.stderr
-    assert "0 are to come" in resumed.stderr
+    assert "0 to come" in resumed.stderr
     refused = aoq("experiment", definition, "--resume", "--out", tmp_path)
     assert_refused(refused, "holds no runs to go on with")
 
@@ -413,7 +413,7 @@ def test_the_best_of_a_choice_is_trained_with_the_other_seeds(tmp_path, whole):
 def test_lines_that_are_no_results_are_told_and_left_out(tmp_path, capsys):
     definition = write_definition(tmp_path)
     path = tmp_path / "results.jsonl"
-    path.write_text('{"experiment": "small", "seed": 0}\n3\n{"experiment": "other"}\n')
+    path.write_text('{"experiment": "small", "seed": 0}\n{"experiment": "other"}\n')
     assert read_lines(definition, tmp_path) == {}
     assert "without row, dev, test, seconds is left out" in " ".join(
         capsys.readouterr().err.split()
@@ -429,7 +429,7 @@ def test_experiments_that_share_a_file_share_what_they_have_in_common(tmp_path, 
     own, theirs = (read_lines(path, tmp_path) for path in (definition, other))
     assert theirs["the baseline", 1] == own["VSRN", 1]
     done = aoq("experiment", other, "--data", data, "--out", tmp_path, "--lanes", 1)
-    assert "10 results are there, 0 are to come" in done.stderr
+    assert "10 results there, 0 to come" in done.stderr
     assert shared.read_bytes() == (out / "results.jsonl").read_bytes()
 
 
@@ -444,7 +444,7 @@ def test_data_sets_that_share_a_file_have_their_own_lines_and_ranks(tmp_path, wh
         found = read_results(path, experiment, lines[0]["data"])
         assert sorted(found.values(), key=str) == sorted(lines, key=str)
     done = aoq(*("experiment", definition, "--data", data, "--out", out, "--results", path))
-    assert "10 results are there, 0 are to come" in done.stderr
+    assert "10 results there, 0 to come" in done.stderr
 
     names = [ranks_beside(path, line, split="test").name for line in own + others]
     assert sorted(names[: len(own)]) == sorted(file.name for file in (out / "ranks").iterdir())
@@ -483,7 +483,7 @@ def test_a_result_counts_where_another_machine_made_the_features(tmp_path, whole
     here, there = (open_dataset(folder, "train") for folder in (data, tmp_path / "data"))
     assert here.fingerprint != there.fingerprint
     arguments = ("experiment", definition, "--out", tmp_path, "--results", out / "results.jsonl")
-    assert "0 are to come" in aoq(*arguments, "--data", tmp_path / "data").stderr
+    assert "0 to come" in aoq(*arguments, "--data", tmp_path / "data").stderr
 
     captions = tmp_path / "data/train_caps.txt"
     captions.write_text(captions.read_text().replace("a", "o", 1))

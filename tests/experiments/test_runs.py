@@ -162,16 +162,12 @@ def test_the_validation_that_chose_the_weights_counts(tmp_path):
 
 
 @pytest.mark.parametrize("read", [RunSummary.read, read_pace, history.curves])
-def test_damaged_lines_of_a_log_are_passed_over(tmp_path, read):
+def test_lines_of_a_log_that_lack_something_are_passed_over(tmp_path, read):
     path = write_run(tmp_path / "run")
     whole = read(path)
     events = RunDirectory(path).events
     lines = events.read_bytes().splitlines(keepends=True)
-    damaged = [
-        b'{"event": "validation", "time": 10',
-        b"\xff\xfe\x00",
-        b"17",
-        b"[]",
+    lacking = [
         b"",
         b'{"epoch": 9, "time": 1900.0}',
         b'{"event": "epoch", "epoch": 9, "time": 1900.0}',
@@ -182,10 +178,22 @@ def test_damaged_lines_of_a_log_are_passed_over(tmp_path, read):
         b'{"event": ["start"], "time": 1900.0}',
         b'{"event": "of a later version", "time": 1900.0}',
     ]
-    for at, bad in enumerate(damaged):
+    for at, bad in enumerate(lacking):
         lines.insert(2 * at + 1, bad + b"\n")
     events.write_bytes(b"".join(lines))
     assert read(path) == whole
+
+
+@pytest.mark.parametrize(
+    "bad", [b'{"event": "validation", "time": 10', b"\xff\xfe\x00", b"17", b"[]"]
+)
+def test_a_damaged_line_of_a_log_is_named_by_its_number(tmp_path, bad):
+    path = write_run(tmp_path / "run")
+    events = RunDirectory(path).events
+    lines = events.read_bytes().splitlines(keepends=True)
+    events.write_bytes(b"".join([*lines[:3], bad + b"\n", *lines[3:]]))
+    with pytest.raises(UserError, match=r"events\.jsonl, line 4: it is damaged"):
+        RunSummary.read(path)
 
 
 def test_lines_that_sum_up_steps_are_not_parsed(tmp_path, monkeypatch):
@@ -232,7 +240,7 @@ def test_the_newest_test_result_of_the_own_model_on_the_first_test_set_counts(tm
     ]
     path = write_run(tmp_path / "run", results=results)
     with RunDirectory(path).results.open("a") as file:
-        file.write('{"split": "test", "rsum": 1}\n17\n{"split": "te')
+        file.write('{"split": "test", "rsum": 1}\n{"split": "te')
     summary = RunSummary.read(path)
     assert summary.test == metrics(310.0)
     assert summary.origins["test"] == "test set"

@@ -18,10 +18,10 @@ from aoq.mining.offline import mine, mine_together
 from aoq.mining.sides import Side
 from aoq.mining.sweep import FullSweep
 from aoq.mining.toplists import TopLists, ids_of
-from aoq.mining.workers import worker_threads
 from aoq.scoring.blocks import evenly_spread
 from aoq.scoring.inner_product import InnerProduct
 from aoq.scoring.precision import Rounded
+from aoq.threads import worker_threads
 from aoq.types import Encoding, Positives
 from tests.mining.cases import (
     DISTINCT,

@@ -123,12 +123,25 @@ def test_an_index_with_photos_is_made_and_added_to(run, tmp_path, capsys):
     draw_photo(tmp_path / "album" / "one.png", seed=100)
     draw_photo(tmp_path / "later" / "two.png", seed=101)
     run_here("index", run, "--pictures", tmp_path / "album", "--without-data")
-    assert "indexed 1 images and 0 texts" in capsys.readouterr().err
+    assert "indexed 1 image and 0 texts" in capsys.readouterr().err
     run_here("index", run, "--add", tmp_path / "later")
-    assert "added 1 photos" in capsys.readouterr().err
+    assert "added 1 photo of" in capsys.readouterr().err
     run_here("index", run, "--add", tmp_path / "later")
     assert "added 0 photos" in capsys.readouterr().err
     assert [image.id for image in Index.open(run / "index").images] == ["one.png", "two.png"]
+
+
+def test_a_search_marks_pictures_that_are_gone(run, tmp_path, capsys):
+    draw_photo(tmp_path / "album" / "one.png", seed=100)
+    draw_photo(tmp_path / "album" / "two.png", seed=101)
+    run_here("index", run, "--pictures", tmp_path / "album", "--without-data")
+    (tmp_path / "album" / "one.png").unlink()
+    capsys.readouterr()
+    run_here("search", run, "red ball", "--json")
+    hits = json.loads(capsys.readouterr().out)["hits"]
+    assert {hit["id"]: hit["picture_gone"] for hit in hits} == {"one.png": True, "two.png": False}
+    run_here("search", run, "red ball")
+    assert capsys.readouterr().out.count("(gone)") == 1
 
 
 def test_the_next_step_can_be_typed_whatever_the_folder_is_called(run, capsys):
@@ -220,7 +233,9 @@ def test_files_are_replaced_only_if_asked_for_and_odd_texts_are_told(world, tmp_
     out = tmp_path / "texts.npy"
     command = ["encode", world.runs["vse"], "--texts", lines, "--out", out]
     run_here(*command)
-    assert "1 texts are made of unknown words only, first line 2" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "unknown words only: 1, first line 2" in told
+    assert "never seen these words, and cannot tell them from any other: zebra" in told
     with pytest.raises(UserError, match="--force"):
         run_here(*command)
     write_lines(lines, "red", "", "ball", "")
@@ -234,11 +249,11 @@ def test_files_are_replaced_only_if_asked_for_and_odd_texts_are_told(world, tmp_
 
 def test_ids_that_were_there_are_not_replaced_either(world, tmp_path):
     lines = write_lines(tmp_path / "texts.txt", "red ball")
-    mine = write_lines(tmp_path / "texts.json", "mine")
+    mine = write_lines(tmp_path / "texts.json", '["mine"]')
     command = ["encode", world.runs["vse"], "--texts", lines, "--out", tmp_path / "texts.npy"]
     with pytest.raises(UserError, match=r"texts\.json exists already"):
         run_here(*command)
-    assert mine.read_text() == "mine\n"
+    assert json.loads(mine.read_text()) == ["mine"]
     assert not (tmp_path / "texts.npy").exists()
     run_here(*command, "--force")
     assert json.loads(mine.read_text()) == ["red ball"]

@@ -12,6 +12,7 @@ import torch
 
 from aoq.data.opening import open_dataset
 from aoq.errors import UserError
+from aoq.manifest import record
 from aoq.retrieval.index import Index, IndexChangedError
 from aoq.retrieval.indexing import (
     Contents,
@@ -22,6 +23,7 @@ from aoq.retrieval.indexing import (
 )
 from aoq.retrieval.matcher import Matcher
 from aoq.storage import hash_file, locked
+from aoq.training.best_round import best_round
 from aoq.training.checkpoint import hash_model
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import evaluate_run, kept_encodings, mine_run
@@ -96,14 +98,15 @@ def test_an_index_can_hold_some_splits_only_and_keeps_what_is_known_of_the_model
     assert Index.open(run / "index").manifest == index.manifest
 
 
-def test_the_last_round_of_a_run_is_indexed_and_found_by_either_name(world, tmp_path):
+def test_the_best_round_of_a_run_is_indexed_and_found_by_either_name(world, tmp_path):
     run_recipe(tmp_path / "run", small_recipe(world.data))
     index = build_index(tmp_path / "run", Contents(splits=["test"]))
-    assert index.folder == tmp_path / "run" / "round-two" / "index"
-    for name in ("run", "run/round-two"):
+    best = best_round(tmp_path / "run").path
+    assert index.folder == best / "index"
+    for name in ("run", f"run/{best.name}"):
         matcher = Matcher.load(tmp_path / name)
-        assert matcher.run == tmp_path / "run" / "round-two"
-        assert matcher.name == "run-round-two"
+        assert matcher.run == best
+        assert matcher.name == f"run-{best.name}"
 
 
 def test_what_mining_encoded_is_taken_over_and_not_encoded_again(world, run, monkeypatch):
@@ -312,6 +315,7 @@ def test_a_teacher_that_changed_since_is_refused(world, tmp_path):
     shutil.copy(world.runs["vsrn"] / "vocabulary.json", teacher / "vocabulary.json")
     path = teacher / "vocabulary.json"
     path.write_text(path.read_text() + " ")
+    record(path)
     with pytest.raises(UserError, match="holds another model than the teacher"):
         Matcher.load(run)
 
@@ -340,11 +344,12 @@ def test_an_index_is_never_replaced_unless_asked_for_and_nothing_else_ever_is(ru
     assert len(Index.open(run / "index").images) == SIZES["dev"]
     (run.parent / "mine").mkdir()
     (run.parent / "mine" / "diary.txt").write_text("dear diary")
-    with pytest.raises(UserError, match="is no index"):
+    with pytest.raises(UserError, match="aoq did not write it as its index"):
         build_index(run, out=run.parent / "mine", force=True)
     assert (run.parent / "mine" / "diary.txt").read_text() == "dear diary"
     (run / "index" / "diary.txt").write_text("dear diary")
-    build_index(run, force=True)
+    with pytest.raises(UserError, match=r"diary\.txt, which aoq did not write"):
+        build_index(run, force=True)
     assert (run / "index" / "diary.txt").read_text() == "dear diary"
 
 
@@ -420,6 +425,7 @@ def test_a_damaged_index_is_refused_with_the_way_out(run, file, damage):
 def test_an_index_of_another_version_is_refused_and_can_be_made_again(run):
     build_index(run)
     edit(version=99)(run / "index" / "index.json")
+    record(run / "index" / "index.json")
     with pytest.raises(UserError, match=r"of version 99, expected .* `aoq index RUN --force`"):
         Matcher.load(run)
     assert_whole(build_index(run, force=True))

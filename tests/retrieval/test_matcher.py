@@ -314,3 +314,15 @@ def test_threads_that_ask_at_once_get_what_each_would_get_alone(matchers, name):
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda number: ask(fresh, number), range(24)))
     assert together == [ask(known, number) for number in range(24)]
+
+
+@pytest.mark.parametrize("query", [42, None, b"red ball"])
+def test_a_search_takes_sentences_and_files_only(matchers, query):
+    with pytest.raises(QueryError, match="is no query; expected a sentence"):
+        matchers["vse"].search(query)
+
+
+@pytest.mark.parametrize("texts", ["red ball", 42])
+def test_one_text_is_no_list_of_texts(matchers, texts):
+    with pytest.raises(QueryError, match="is no list of texts"):
+        matchers["vse"].score(0, texts)

@@ -145,15 +145,16 @@ def test_a_hostile_checkpoint_leaves_nothing_behind(tmp_path):
 def test_an_existing_run_is_replaced_only_if_asked_for(tmp_path):
     out = tmp_path / "run"
     import_run(out, published(tmp_path / "files"))
-    (out / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="exists already; choose another folder or add --force"):
+    with pytest.raises(UserError, match="exists already; choose another place or add --force"):
         import_run(out, published(tmp_path / "files"))
     with locked(out), pytest.raises(UserError, match="by another process"):
         import_run(out, published(tmp_path / "files"), force=True)
-    assert (out / "notes.txt").exists()
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"notes\.txt, which aoq did not write"):
+        import_run(out, published(tmp_path / "files", "bfan"), force=True)
+    (out / "notes.txt").unlink()
     run = import_run(out, published(tmp_path / "files", "bfan"), force=True)
     assert load_recipe(run.config).model.name == "bfan"
-    assert not (out / "notes.txt").exists()
 
 
 def test_killed_while_the_old_run_is_removed_the_one_in_place_is_whole(tmp_path, monkeypatch):
@@ -209,7 +210,7 @@ def test_a_folder_that_is_no_run_is_never_replaced(tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
     for out in (tmp_path / "letters", tmp_path / "letters" / "dear.txt"):
-        with pytest.raises(UserError, match="is no run"):
+        with pytest.raises(UserError, match="aoq did not write it as its run"):
             import_run(out, published(tmp_path / "files"), force=True)
     assert (tmp_path / "letters" / "dear.txt").read_text() == "dear"
 
@@ -217,7 +218,7 @@ def test_a_folder_that_is_no_run_is_never_replaced(tmp_path):
 def test_a_run_that_holds_the_files_is_not_replaced_by_them(tmp_path):
     import_run(tmp_path / "run", published(tmp_path / "files"))
     inside = published(tmp_path / "run")
-    with pytest.raises(UserError, match="which is to be imported"):
+    with pytest.raises(UserError, match="which is to be read"):
         import_run(tmp_path / "run", inside, force=True)
     assert inside.checkpoint.exists()
 

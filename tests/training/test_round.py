@@ -15,6 +15,7 @@ from aoq.config import (
     as_published,
 )
 from aoq.errors import UserError
+from aoq.manifest import record
 from aoq.mining.candidates import CandidateLists
 from aoq.recipes import save_recipe
 from aoq.storage import RunDirectory
@@ -115,7 +116,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path, precomp):
     recipe = small_recipe(precomp)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="aoq did not write it as its run"):
         train_round(tmp_path / "letters", recipe, open_training_data(recipe), which="one")
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["dear.txt"]
 
@@ -251,11 +252,11 @@ def test_force_removes_a_run_but_never_what_the_new_one_reads_nor_another_folder
     train_round(tmp_path / "run", recipe, data, which="one")
     train_round(tmp_path / "run", replace(recipe, seed=2), data, which="one", force=True)
     save_recipe(recipe, tmp_path / "config.toml")
-    with pytest.raises(UserError, match="which this run reads"):
+    with pytest.raises(UserError, match="which is to be read"):
         train_round(tmp_path, recipe, data, which="one", force=True)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="aoq did not write it as its run"):
         train_round(tmp_path / "letters", recipe, data, which="one", force=True)
     assert (tmp_path / "letters" / "dear.txt").is_file()
 
@@ -265,6 +266,7 @@ def test_a_model_that_gives_no_numbers_is_refused_and_never_perfect(tmp_path, pr
     train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
     broken = {name: value * float("nan") for name, value in weights(tmp_path / "run").items()}
     save_file(broken, RunDirectory(tmp_path / "run").model, metadata={"feature_width": "6"})
+    record(RunDirectory(tmp_path / "run").model)
     with pytest.raises(UserError, match="not finite"):
         evaluate_run(tmp_path / "run")
 
@@ -283,6 +285,7 @@ def test_a_pickle_that_could_run_code_is_refused_as_trainer_state(tmp_path, prec
     data = open_training_data(recipe)
     train_round(tmp_path / "run", recipe, data, which="one")
     torch.save({"state": print}, RunDirectory(tmp_path / "run").trainer)
+    record(RunDirectory(tmp_path / "run").trainer)
     with pytest.raises(UserError, match="is no trainer state"):
         train_round(tmp_path / "run", recipe, data, which="one")
 

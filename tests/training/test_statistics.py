@@ -27,6 +27,8 @@ LOSS = {"margin_online": 0.25, "margin_offline": 0.0, "alpha": 0.25, "beta": 1.0
 
 
 def outcome_of(name="online", matrix=MATRIX, *, negatives=None, offline=OFFLINE, **changes):
+    if offline is OFFLINE and len(matrix) != len(OFFLINE.i2t):
+        offline = None
     scores = BatchScores(matrix, negatives, offline)
     return Outcome(scores, compute_loss(scores, LossConfig(name=name, **(LOSS | changes))))
 
@@ -205,6 +207,21 @@ def test_a_collapse_is_seen_once_and_again_after_a_recovery():
     watch = CollapseWatch(margin=0.2, patience=3)
     assert seen(watch, *[FLAT] * 6) == [False, False, True, False, False, False]
     assert seen(watch, HEALTHY, *[FLAT] * 4) == [False, False, False, True, False]
+
+
+@pytest.mark.parametrize(("n_steps", "patience"), [(1, 30), (40, 40), (470, 200)])
+def test_an_epoch_of_a_small_data_set_is_patience_enough(n_steps, patience):
+    watch = CollapseWatch.for_epochs_of(n_steps, margin=0.2)
+    told = seen(watch, *[FLAT] * patience)
+    assert told == [False] * (patience - 1) + [True]
+    assert watch.is_stuck
+    seen(watch, HEALTHY)
+    assert not watch.is_stuck
+
+
+def test_a_healthy_round_of_forty_steps_an_epoch_may_touch_the_plateau():
+    watch = CollapseWatch.for_epochs_of(40, margin=0.2)
+    assert not any(seen(watch, *([FLAT] * 15 + [HEALTHY]) * 13))
 
 
 def test_steps_on_the_plateau_count_in_a_row_only():

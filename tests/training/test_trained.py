@@ -9,6 +9,7 @@ import pytest
 
 from aoq.data.opening import open_dataset
 from aoq.errors import UserError
+from aoq.manifest import record
 from aoq.mining.candidates import CandidateLists
 from aoq.recipes import load_recipe, save_recipe
 from aoq.storage import RunDirectory, locked, read_json_lines
@@ -68,6 +69,7 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(runs, monkeypat
         while copies:
             path.unlink()
             shutil.copy(copies.pop(), path)
+            record(path)
 
     monkeypatch.setattr(checkpoint, "load_weights", replaced)
     found = load_run(one)

@@ -18,7 +18,7 @@ from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
 from aoq.experiments.runs import RunSummary
 from aoq.recipes import load_recipe
-from aoq.storage import RunDirectory, locked, read_json_lines
+from aoq.storage import RunDirectory, append_json_line, locked, read_json_lines
 from aoq.training import round as round_module
 from aoq.training.checkpoint import load_own_model, load_run, load_weights, save_weights
 from aoq.training.inputs import TrainingData, open_training_data
@@ -124,9 +124,11 @@ def test_a_kill_before_an_early_end_is_logged_does_not_hide_it(tmp_path, precomp
     data = open_training_data(recipe)
     train_round(tmp_path / "run", recipe, data, which="one")
     log = RunDirectory(tmp_path / "run").events
-    *lines, last = log.read_text().splitlines(keepends=True)
-    assert "stopped_early" in last
-    log.write_text("".join(lines))
+    *lines, last = read_json_lines(log)
+    assert last["event"] == "stopped_early"
+    log.unlink()
+    for line in lines:
+        append_json_line(log, line)
     assert RunSummary.read(tmp_path / "run").stage == "training"
     train_round(tmp_path / "run", recipe, data, which="one")
     assert RunSummary.read(tmp_path / "run").stage == "stopped early"
@@ -248,9 +250,13 @@ def test_the_log_tells_terms_active_hinges_scores_and_weights(tmp_path, precomp)
     assert "weights" not in events(tmp_path / "run" / "round-one", "steps")[0]
 
 
-def test_a_collapsed_loss_is_told_once_with_what_to_do(tmp_path, precomp, monkeypatch, capsys):
+def test_a_collapsed_loss_is_told_once_with_what_to_do_and_at_the_end(
+    tmp_path, precomp, monkeypatch, capsys
+):
     monkeypatch.setattr(
-        round_module, "CollapseWatch", lambda margin: CollapseWatch(margin, patience=3)
+        CollapseWatch,
+        "for_epochs_of",
+        classmethod(lambda cls, n_steps, *, margin: cls(margin, patience=3)),
     )
     recipe = small_recipe(precomp)
     settings = replace(recipe.round_one, learning_rate=1e-12)
@@ -278,9 +284,11 @@ def test_a_collapsed_loss_is_told_once_with_what_to_do(tmp_path, precomp, monkey
     recipe = replace(recipe, round_one=settings, model=model)
     data = open_training_data(recipe)
     train_round(tmp_path / "run", recipe, data, which="one", make_model=Constant)
-    assert len(events(tmp_path / "run", "collapsed")) == 1
+    assert len(events(tmp_path / "run", "collapsed")) == 2  # when it is seen, and at the end
     message = " ".join(capsys.readouterr().err.split())
-    assert "2 x batch x margin" in message
+    assert message.count("2 x batch x margin") == 1
+    assert message.count("ended on the plateau") == 1
+    assert RunSummary.read(tmp_path / "run").collapsed
     assert "warmup-epochs" in message
 
 
@@ -383,7 +391,7 @@ def test_force_looks_at_what_a_run_reads_before_it_removes_anything(tmp_path, pr
     run_recipe(tmp_path / "run", recipe)
     lists = tmp_path / "other" / ".." / "run" / "candidates.safetensors"
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match="which this run reads"):
+    with pytest.raises(UserError, match="which is to be read"):
         run_recipe(tmp_path / "run", replace(recipe, candidates=str(lists)), force=True)
     elsewhere = write_precomp(tmp_path / "elsewhere", seed=9)
     wrong = replace(small_recipe(elsewhere), candidates=str(lists.resolve()))

@@ -25,11 +25,18 @@ from aoq.web.server import running
 
 @dataclass(frozen=True)
 class ServedRuns:
-    """VSRN, which mined, and BFAN, which drew from its lists; both with an index of all splits."""
+    """VSRN, which mined, and BFAN, which drew from its lists; both with an index of all splits.
+
+    Each is a folder of round two: which round of so small a run is the better one is chance.
+    """
 
     data: Path
     vsrn: Path
     bfan: Path
+
+    @property
+    def lists(self) -> Path:
+        return self.vsrn.parent / "candidates.safetensors"
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +45,7 @@ def served_runs(tmp_path_factory) -> ServedRuns:
     base = tmp_path_factory.getbasetemp()
     root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "served"
     root.mkdir(exist_ok=True)
-    runs = ServedRuns(root / "scenes", root / "vsrn", root / "bfan")
+    runs = ServedRuns(root / "scenes", root / "vsrn" / "round-two", root / "bfan" / "round-two")
     with (root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (root / "done").exists():
@@ -50,10 +57,9 @@ def served_runs(tmp_path_factory) -> ServedRuns:
 def _train(runs: ServedRuns) -> None:
     build_scenes(runs.data, size="tiny")
     vsrn = replace(load_recipe("scenes-tiny"), data=str(runs.data)).resolved()
-    run_recipe(runs.vsrn, vsrn)
+    run_recipe(runs.vsrn.parent, vsrn)
     narrow = replace(load_recipe("bfan-flickr8k").model, joint_width=16, word_width=8)
-    lists = str(runs.vsrn / "candidates.safetensors")
-    run_recipe(runs.bfan, replace(vsrn, model=narrow, candidates=lists))
+    run_recipe(runs.bfan.parent, replace(vsrn, model=narrow, candidates=str(runs.lists)))
     for run in (runs.vsrn, runs.bfan):
         build_index(run)
 

@@ -155,7 +155,7 @@ def test_a_model_without_attention_says_why(client):
 
 @RUNS
 def test_negatives_are_those_of_the_lists(client, matchers, served_runs, at, run):
-    lists = CandidateLists.load(served_runs.vsrn / "candidates.safetensors")
+    lists = CandidateLists.load(served_runs.lists)
     index = matchers[at].index
     answer = asked(client, f"{run}/negatives/image/3", depth=4)
     assert answer["anchor"]["number"] == 3
@@ -229,7 +229,8 @@ def test_results_come_with_the_settings_that_are_not_the_papers(client, served_r
     assert "round_two.loss.alpha" not in answer["settings"]
     assert not {"data", "candidates"} & answer["settings"].keys(), "places on this machine"
     (result,) = answer["results"]
-    assert result == {"split": "test", **RunSummary.read(served_runs.bfan).test}
+    expected = RunSummary.read(served_runs.bfan).test
+    assert result == {"split": "test", "intervals": None, **expected}
 
 
 def test_results_are_those_of_the_runs_own_weights_and_data(served_runs, tmp_path):

@@ -102,7 +102,7 @@ def test_only_loopback_is_private():
 
 def test_a_run_without_an_index_is_refused_with_the_command_that_makes_one(served_runs):
     with pytest.raises(UserError, match="aoq index"):
-        serve(served_runs.vsrn / "round-one", port=0)
+        serve(served_runs.vsrn.with_name("round-one"), port=0)
 
 
 def test_wrong_settings_are_refused():

@@ -13,15 +13,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, ArgumentCollection, CycloptsError, Group, Parameter
 from cyclopts.config import Dict
 from cyclopts.validators import Number
 
 from aoq import __version__
-from aoq.config import Behaviour, Recipe
+from aoq.config import Behaviour, Recipe, RoundName
 from aoq.errors import UserError
+
+if TYPE_CHECKING:
+    from aoq.training.best_round import RoundChoice
 
 app = App(
     name="aoq",
@@ -29,6 +32,7 @@ app = App(
     help="Train, mine and judge image-text matching models with offline hard negatives.",
     help_epilogue="New here: `aoq demo` does it all on an embedded data set in about ten minutes.",
     suppress_keyboard_interrupt=False,
+    default_parameter=Parameter(negative_iterable=()),
 )
 
 _SETTINGS = Group(
@@ -43,6 +47,7 @@ Flag = Annotated[bool, Parameter(negative=())]
 Json = Annotated[bool, Parameter(name="--json", negative=())]
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
 Seed = Annotated[int, Parameter(validator=Number(gte=0))]
+Which = RoundName | None
 
 
 def _recipe_under_flags(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -70,44 +75,86 @@ def first(runs: tuple[Path, ...]) -> Path:
     return runs[0]
 
 
-def trained_rounds(runs: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The last trained round of each of the runs that are named; says where one is under way."""
-    from aoq.storage import RunDirectory
+def trained_rounds(runs: tuple[Path, ...], which: Which = None) -> tuple[Path, ...]:
+    """The best round of each of the runs that are named, or the one that --round names.
+
+    Says which one it is where there are two, and where one is under way.
+    """
+    from aoq.progress import say
+    from aoq.training.best_round import best_round
 
     first(runs)
-    rounds = tuple(RunDirectory(run).last_round().path for run in runs)
+    choices = [best_round(run, which) for run in runs]
+    rounds = tuple(choice.path for choice in choices)
     resolved = [path.resolve() for path in rounds]
     for run, path in zip(runs, resolved, strict=True):
         if resolved.count(path) > 1:
             raise UserError(f"{run} is named twice; name different runs.")
-    for run, path in zip(runs, rounds, strict=True):
-        warn_of_unfinished(run, path)
+    for choice in choices:
+        if choice.sentence:
+            say(choice.sentence)
+        _warn_of_unfinished(choice)
     return rounds
 
 
-def warn_of_unfinished(run: Path, last: Path) -> None:
-    """Say that the last trained round of a run is not what it will be."""
+def trained_round(run: Path, which: Which = None) -> Path:
+    """The same of one run."""
+    (path,) = trained_rounds((run,), which)
+    return path
+
+
+def _warn_of_unfinished(choice: RoundChoice) -> None:
+    """Say that a round of a run, the one that is used or the other, is not what it will be."""
     from aoq.experiments.runs import RunSummary
-    from aoq.progress import warn
+    from aoq.progress import count_of, warn
     from aoq.storage import ROUNDS
 
-    summary = RunSummary.read(last)
-    final = ROUNDS[summary.recipe.last_round]
-    if last != run and last.name != final:
-        warn(f"{run} has no {final} yet; {last} is taken.")
+    summary = RunSummary.read(choice.path)
+    final = summary.recipe.last_round
+    if choice.used is not None and final not in choice.dev:
+        warn(f"{choice.run} has no {ROUNDS[final]} yet; {choice.path} is taken.")
     if summary.stage == "training":
         warn(
-            f"{last} has trained {summary.epochs_done} of {summary.settings.epochs} epochs; the "
-            "best weights so far are taken."
+            f"{choice.path} has trained {summary.epochs_done} of "
+            f"{count_of(summary.settings.epochs, 'epoch')}; the best weights so far are taken."
         )
+    if choice.other is not None:
+        other = RunSummary.read(choice.run / ROUNDS[choice.other])
+        if other.stage == "training":
+            warn(
+                f"{other.path} has trained {other.epochs_done} of {other.settings.epochs} epochs; "
+                "it may become the better one."
+            )
 
 
 def vacant(out: Path, *, force: bool) -> Path:
-    """A file that may be written."""
+    """A file that may be written; with `force` also over one of the form that is written there."""
+    from aoq.disk import require_writable
+
     if out.is_dir() or (out.exists() and not force):
         hint = "name a file" if out.is_dir() else "name another file or add --force"
         raise UserError(f"{out} exists already; {hint}.")
+    if out.exists() and not _has_form_of_name(out):
+        raise UserError(
+            f"{out} exists and is not a file that this command writes; remove it yourself or name "
+            "another file."
+        )
+    require_writable(out)
     return out
+
+
+def _has_form_of_name(path: Path) -> bool:
+    """Whether a file begins as what aoq writes under such a name: safetensors where unknown."""
+    with path.open("rb") as file:
+        start = file.read(64).lower()
+    match path.suffix:
+        case ".npy":
+            return start.startswith(b"\x93numpy")
+        case ".json" | ".jsonl":
+            return start.startswith((b"{", b"["))
+        case ".html":
+            return start.lstrip().startswith(b"<!doctype html")
+    return start[8:9] == b"{"
 
 
 def print_metrics(rows: dict[str, dict[str, Any]], *, title: str | None = None) -> None:
@@ -160,16 +207,28 @@ def main() -> None:
     except CycloptsError as error:
         _fail([f"{error} See `{' '.join(('aoq', *(error.command_chain or ())))} --help`."])
     except OSError as error:
-        reason = error.strerror or error
-        _fail(
-            [f"cannot read or write {error.filename or 'a file'} ({reason}); name another place."]
-        )
+        _fail([_sentence_of(error)])
     except TerminatedError:
         _fail(["terminated; the same command goes on from what is kept, if anything is."], code=143)
     except KeyboardInterrupt:
         _fail(
             ["interrupted; the same command goes on from what is kept, if anything is."], code=130
         )
+
+
+def _sentence_of(error: OSError) -> str:
+    """What the system refused, and what to do."""
+    from aoq.disk import is_full
+
+    name = error.filename2 or error.filename
+    if is_full(error):
+        where = f"on the disk of {Path(str(name)).absolute().parent}" if name else "there"
+        return (
+            f"no space is left for {name or 'a file'} ({error.strerror}); free some space {where}, "
+            "and the same command continues."
+        )
+    reason = error.strerror or error
+    return f"cannot read or write {name or 'a file'} ({reason}); name another place."
 
 
 class TerminatedError(BaseException):

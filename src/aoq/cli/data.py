@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cyclopts import App
 
 from aoq.cli.base import Count, Flag, Json, Size, app, command, next_steps, print_json
 from aoq.cli.extract import Grid, Workers, open_regions, region_source
-from aoq.errors import UserError
+from aoq.errors import PROBLEMS_SHOWN, ManyProblemsError, UserError
 
 data_app = App(name="data", help="Build and check data sets.")
 app.command(data_app)
@@ -29,6 +31,7 @@ def build(
     workers: Workers = 0,
     size: Size | None = None,
     seed: int | None = None,
+    skip_bad: Flag = False,
     force: Flag = False,
 ) -> None:
     """Build a data set: captions and region features of pictures.
@@ -62,6 +65,9 @@ def build(
         Of scenes: `small` by default.
     seed
         Of scenes: 0 by default.
+    skip_bad
+        Leave out what cannot be used (damaged or missing pictures, empty captions, lines that
+        cannot be read) instead of refusing it all; `skipped.jsonl` in `out` says what and why.
     force
         Replace `out` if it exists.
     """
@@ -77,14 +83,17 @@ def build(
 
     scenes, file = source == "scenes", Path(source)
     if scenes:
-        _leave_out("scenes are drawn", pictures=pictures, splits=splits, features=features)
+        flags = {"pictures": pictures, "splits": splits, "features": features}
+        _leave_out("scenes are drawn", **flags, skip_bad=skip_bad or None)
     else:
         _leave_out("only scenes have a size and a seed", size=size, seed=seed)
     if features is not None:
-        flags = {"grid": grid, "backbone": backbone, "workers": workers or None}
-        _leave_out("--features takes regions as they are", **flags)
+        computed = {"grid": grid, "backbone": backbone, "workers": workers or None}
+        _leave_out("--features takes regions as they are", **computed)
     elif regions is not None:
         raise UserError("--regions chooses among those of --features; name a bottom-up file.")
+    if file.is_dir() and not scenes:
+        raise _no_captions(file)
     reads = [path for path in (file, pictures, splits, features) if path and not scenes]
     refuse_taken_dataset(out, force=force, sources=reads)
     if scenes:
@@ -92,24 +101,78 @@ def build(
         size, seed = size or "small", seed or 0
         build_scenes(out, size=size, seed=seed, source=chosen, workers=workers, force=force)
     else:
-        records = read_records(
-            file, pictures=pictures or file.parent, splits=splits, need_pictures=features is None
-        )
+        skipped: list[str] | None = [] if skip_bad else None
+        with _hint_at_skipping(skip_bad):
+            records = read_records(
+                file,
+                pictures=pictures or file.parent,
+                splits=splits,
+                need_pictures=features is None,
+                skipped=skipped,
+            )
+            if features is None:
+                chosen = region_source(backbone, grid)
+                build_dataset(
+                    records,
+                    out,
+                    name=out.name,
+                    source=chosen,
+                    workers=workers,
+                    force=force,
+                    skipped=skipped,
+                )
         if features is not None:
             table = open_regions(features, regions=regions)
-            build_from_regions(records, out, name=out.name, regions=table, force=force)
-        else:
-            chosen = region_source(backbone, grid)
-            build_dataset(records, out, name=out.name, source=chosen, workers=workers, force=force)
+            build_from_regions(
+                records, out, name=out.name, regions=table, force=force, skipped=skipped
+            )
+        _tell_skipped(skipped or [], out)
     check(out)
     if {"train", "dev"} <= set(splits_of(out)):
         recipe = scenes_recipe(size) if scenes else "vsrn-flickr8k"
         next_steps(command("run", recipe, "--data", out, "--out", f"runs/{out.name}"))
 
 
+@contextmanager
+def _hint_at_skipping(skips: bool) -> Iterator[None]:
+    """Name the flag that leaves out what cannot be used, below the list of it."""
+    try:
+        yield
+    except ManyProblemsError as error:
+        if skips:
+            raise
+        hint = "To build the data set without what cannot be used, add --skip-bad."
+        raise UserError(*error.problems, hint) from None
+
+
+def _tell_skipped(skipped: list[str], out: Path) -> None:
+    """List what was left out; a long list is whole in its file only."""
+    from aoq.data.build import SKIPPED
+    from aoq.progress import count_of, say, warn
+
+    if skipped:
+        items = count_of(len(skipped), "unusable item")
+        warn(f"{items} left out; all are in {out / SKIPPED}:")
+        for problem in skipped[:PROBLEMS_SHOWN]:
+            say(f"- {problem}")
+        more = len(skipped) - PROBLEMS_SHOWN
+        if more > 0:
+            say(f"and {more:,} more.")
+
+
+def _no_captions(folder: Path) -> UserError:
+    example = folder / "captions.csv"
+    return UserError(
+        f"{folder} is a folder; expected a captions file. Write one, such as {example} with the "
+        "lines `image,caption` and `dog.jpg,a dog runs in the snow`, and name it. To search photos "
+        "that have no captions, add them to the index of a trained model: "
+        f"`{command('index', 'RUN', '--add', folder)}`."
+    )
+
+
 def _leave_out(reason: str, **flags: object) -> None:
     """Refuse flags that would do nothing: somebody believes that they do."""
-    given = [f"--{name}" for name, value in flags.items() if value is not None]
+    given = [f"--{name.replace('_', '-')}" for name, value in flags.items() if value is not None]
     if given:
         raise UserError(f"{reason}: leave out {' and '.join(given)}.")
 

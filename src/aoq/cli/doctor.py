@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aoq.data.findings import Finding, Report, SplitFacts
+from aoq.progress import count_of
 
 ERRORS_SHOWN, WARNINGS_SHOWN = 10, 3  # places of each
 
@@ -36,7 +37,7 @@ def summary(report: Report) -> str:
     if not report.findings:
         return "nothing odd found"
     counts = ((errors, "error"), (warnings, "warning"))
-    return ", ".join(f"{n} {what}{'s' if n > 1 else ''}" for n, what in counts if n)
+    return ", ".join(count_of(number, what) for number, what in counts if number)
 
 
 def _sizes(splits: Sequence[SplitFacts]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, Json, Seed, app, print_json, print_metrics, trained_rounds
+from aoq.cli.base import (
+    Count,
+    Flag,
+    Json,
+    Seed,
+    Which,
+    app,
+    print_json,
+    print_metrics,
+    trained_rounds,
+)
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,6 +53,7 @@ def evaluate(
     cross: Flag = False,
     extended: Flag = False,
     seed: Seed = 0,
+    round: Which = None,  # noqa: A002
     as_json: Json = False,
 ) -> None:
     """Recalls, ranks and rsum of a trained model.
@@ -49,7 +61,7 @@ def evaluate(
     Parameters
     ----------
     runs
-        Folder of a run, whose last round is judged, or of a round; of several, each is judged,
+        Folder of a run, whose best round is judged, or of a round; of several, each is judged,
         and then their ensemble (mean score).
     split
         Split to judge on.
@@ -69,10 +81,12 @@ def evaluate(
         CxC and ECCV Caption on COCO's test set; needs the package eccv-caption.
     seed
         Of the resamples.
+    round
+        Round to take of a run with two: one or two; default: the better one on dev.
     as_json
         Print JSON for programs.
     """
-    rounds = dict(zip(map(str, runs), trained_rounds(runs), strict=True))
+    rounds = dict(zip(map(str, runs), trained_rounds(runs, round), strict=True))
     if _ENSEMBLE in rounds and len(rounds) > 1:
         raise UserError(f"a run called {_ENSEMBLE} hides that of all; name it ./{_ENSEMBLE}/.")
     if paired and len(rounds) != 2:
@@ -90,10 +104,11 @@ def evaluate(
         print_json(rows if len(rows) > 1 else rows[next(iter(rows))])
     else:
         from aoq.data.opening import open_dataset
+        from aoq.progress import count_of
         from aoq.training.trained import own_data
 
         dataset = open_dataset(data or own_data(next(iter(rounds.values()))), split)
-        size = f"{len(dataset):,} images, {dataset.n_texts:,} texts"
+        size = f"{count_of(len(dataset), 'image')}, {count_of(dataset.n_texts, 'text')}"
         means = f", mean of {folds} folds" if folds > 1 else ""
         print_metrics(rows, title=f"split {split} ({size}){means}")
         _print_more(rows)
@@ -121,7 +136,7 @@ def _examine(
 ) -> dict[str, dict[str, Any]]:
     """One row a run, and of several runs that are not compared, their ensemble."""
     from aoq.evaluation.extended import ExtendedJudge, open_package
-    from aoq.training.trained import ScoredSplit, open_splits
+    from aoq.training.trained import ScoredSplit, note_result, open_splits
 
     if wanted.extended:
         open_package()  # before anything is encoded
@@ -133,8 +148,12 @@ def _examine(
     judged: dict[str, list[JudgedFold]] = {}
     rows: dict[str, dict[str, Any]] = {}
     for name, part in parts.items():
+        started = time.monotonic()
         judged[name] = part.judge(memory=memory, folds=wanted.folds)
         rows[name] = _row(judged[name], wanted)
+        if wanted.folds == 1:
+            kept = {"intervals": rows[name]["intervals"]} if wanted.bootstrap else {}
+            note_result(part, judged[name][0], seconds=time.monotonic() - started, **kept)
         if judge is not None:
             figures = judge.judge(part.scorer, part.encoded, memory=memory)
             rows[name]["extended"] = _rounded(figures)

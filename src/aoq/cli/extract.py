@@ -102,7 +102,7 @@ def _extract_folder(
     from aoq.data.extract import extract_pictures, tell_left_out
     from aoq.data.pictures import find_pictures
     from aoq.data.region_tables import KeptRegions
-    from aoq.progress import say
+    from aoq.progress import count_of, say
 
     if out is not None:
         _refuse_taken(out, folder, force=force)
@@ -113,7 +113,8 @@ def _extract_folder(
     ids = [picture.relative_to(folder).as_posix() for picture in pictures]
     table = KeptRegions(ids, pictures, extraction.stored, source)
     n_regions, width = table.shape
-    say(f"{len(pictures):,} pictures: {n_regions} regions of {width:,} numbers each ({source.id})")
+    count, regions = count_of(len(pictures), "picture"), count_of(n_regions, "region")
+    say(f"{count}: {regions} of {width:,} numbers each ({source.id})")
     if out is not None:
         _write(table, out, folder, force=force)
 
@@ -124,18 +125,18 @@ def _suggest_build(*arguments: object) -> None:
 
 def _refuse_taken(out: Path, source: Path, *, force: bool) -> None:
     """Before hours of work."""
-    from aoq.data.folders import refuse_taken
-    from aoq.data.region_tables import is_region_folder
+    from aoq.data.region_tables import WHAT
+    from aoq.folders import refuse_taken
 
-    what = "folder of regions"
-    refuse_taken(out, what=what, is_ours=is_region_folder, force=force, sources=[source])
+    refuse_taken(out, what=WHAT, force=force, sources=[source])
 
 
 def _write(table: RegionTable, out: Path, source: Path, *, force: bool) -> None:
     from aoq.data.region_tables import region_folder, write_folder
-    from aoq.progress import say
+    from aoq.progress import count_of, say
 
     with region_folder(out, force=force, sources=[source]) as temporary:
         write_folder(table, temporary)
     n_regions, width = table.shape
-    say(f"{out}: {len(table.ids):,} images, {n_regions} regions of {width:,} numbers each")
+    count, regions_each = count_of(len(table.ids), "image"), count_of(n_regions, "region")
+    say(f"{out}: {count}, {regions_each} of {width:,} numbers each")

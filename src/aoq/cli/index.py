@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, app, command, next_steps, warn_of_unfinished
+from aoq.cli.base import Count, Flag, Which, app, command, next_steps, trained_round
 from aoq.errors import UserError
-from aoq.storage import RunDirectory
 
 if TYPE_CHECKING:
     from aoq.retrieval.index import Index
@@ -34,13 +33,15 @@ def index(
     sample: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     out: Path | None = None,
     force: Flag = False,
+    round: Which = None,  # noqa: A002
 ) -> None:
     """Encode images and texts once, so that they can be searched.
 
     Parameters
     ----------
     run
-        Folder of a trained model; of a run with two rounds, the last is taken.
+        Folder of a trained model; of a run with two rounds, the better one on dev is
+        taken.
     data
         Data set to index; default: the one the model was trained on.
     splits
@@ -62,6 +63,8 @@ def index(
         Folder of the index; default: `index` beside the model.
     force
         Make the index again where there is one.
+    round
+        Round to take of a run with two: one or two; default: the better one on dev.
     """
     from aoq.retrieval.indexing import (
         PROPOSALS,
@@ -73,12 +76,13 @@ def index(
     )
     from aoq.retrieval.recall import SAMPLE
 
+    named, run = run, trained_round(run, round)
     makes = bool(data or splits or pictures or without_data or teacher or force)
     sample_size = SAMPLE if sample is None else sample
     if add is not None:
         if makes or proposals is not None or sample is not None:
             raise UserError("--add puts photos into an index that exists; leave all but --out out.")
-        _tell_added(run, add, add_photos(run, add, index=out), index=out)
+        _tell_added(named, add, add_photos(run, add, index=out), index=out)
         return
     if proposals is not None and not makes:
         _tell_made(change_proposals(run, proposals, index=out, sample=sample_size))
@@ -93,24 +97,28 @@ def index(
     if teacher is not None:
         proposing = Proposing(teacher=teacher, proposals=proposals or PROPOSALS, sample=sample_size)
     contents = Contents(data=data, splits=splits, with_data=not without_data, pictures=pictures)
-    warn_of_unfinished(run, RunDirectory(run).last_round().path)
     made = build_index(run, contents, out=out, proposing=proposing, force=force)
     _tell_made(made)
     query = made.texts[-1].text if made.texts else "a dog in the snow"
-    next_steps(command("search", run, *_option("--index", out), query))
+    next_steps(
+        command("search", named, *_option("--index", out), *_option("--round", round), query)
+    )
 
 
 def _tell_made(made: Index) -> None:
-    from aoq.progress import say, warn
+    from aoq.progress import count_of, say, warn
 
-    record, n_images, n_texts = made.manifest.teacher, len(made.images), len(made.texts)
-    say(f"indexed {n_images:,} images and {n_texts:,} texts: {made.folder}")
+    record = made.manifest.teacher
+    images, texts = count_of(len(made.images), "image"), count_of(len(made.texts), "text")
+    say(f"indexed {images} and {texts}: {made.folder}")
     if record is not None:
         for direction, found in record.recall.items():
             what = "images of a text" if direction == "t2i" else "texts of an image"
-            tried = f"{found['queries']} queries of {record.recall_split or 'all splits'}"
+            queries = count_of(int(found["queries"]), "query", "queries")
+            tried = f"{queries} of {record.recall_split or 'all splits'}"
             say(
-                f"{what}: {record.proposals} proposals give {found['r1']:.1%} of the first, "
+                f"{what}: {count_of(record.proposals, 'proposal')} "
+                f"{'gives' if record.proposals == 1 else 'give'} {found['r1']:.1%} of the first, "
                 f"{found['r5']:.1%} of the first 5 and {found['r10']:.1%} of the first 10 that "
                 f"scoring everything gives ({tried})"
             )
@@ -122,14 +130,15 @@ def _tell_made(made: Index) -> None:
 
 
 def _tell_added(run: Path, folder: Path, added: AddedPhotos, *, index: Path | None) -> None:
-    from aoq.progress import say
+    from aoq.progress import count_of, say
 
-    present = f", {added.present:,} were there already" if added.present else ""
-    say(f"added {added.added:,} photos of {folder}{present}")
+    was = "was" if added.present == 1 else "were"
+    present = f", {added.present:,} {was} there already" if added.present else ""
+    say(f"added {count_of(added.added, 'photo')} of {folder}{present}")
     if added.unmeasured is not None:
         measure = command("index", run, "--proposals", added.unmeasured, *_option("--out", index))
         say(f"what the teacher misses among them is not measured yet: {measure}")
 
 
-def _option(name: str, value: Path | None) -> tuple[str, ...]:
+def _option(name: str, value: Path | str | None) -> tuple[str, ...]:
     return () if value is None else (name, str(value))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, Seed, app, command, next_steps, trained_rounds, vacant
+from aoq.cli.base import Count, Flag, Seed, Which, app, command, next_steps, trained_rounds, vacant
 from aoq.config import Precision
 from aoq.errors import UserError
 
@@ -37,6 +37,7 @@ def mine(
     equal_captions: bool | None = None,
     near_captions: float | None = None,
     force: Flag = False,
+    round: Which = None,  # noqa: A002
 ) -> None:
     """Rank the whole training set with a trained model and keep the hardest negatives.
 
@@ -46,7 +47,7 @@ def mine(
     Parameters
     ----------
     runs
-        Folder of a run, whose last round mines, or of a round; of several, their ensemble (mean
+        Folder of a run, whose best round mines, or of a round; of several, their ensemble (mean
         score).
     out
         File to write; default: candidates.safetensors in the (first) round.
@@ -76,6 +77,8 @@ def mine(
         Against false negatives: drop captions that share so much of their words (0.8) with one.
     force
         Replace `out` if it exists.
+    round
+        Round to take of a run with two: one or two; default: the better one on dev.
     """
     from rich.console import Console
 
@@ -86,7 +89,7 @@ def mine(
     from aoq.storage import RunDirectory
     from aoq.training.trained import mine_run, own_data
 
-    runs = trained_rounds(runs)
+    runs = trained_rounds(runs, round)
     directory = RunDirectory(runs[0])
     out = vacant(out or directory.candidates, force=force)
     flags = {
@@ -205,7 +208,7 @@ def export(
     """
     from aoq.mining.export import export_lists
     from aoq.mining.published import write_published_lists
-    from aoq.progress import say
+    from aoq.progress import count_of, say
 
     i2t, t2i = (vacant(out / f"{side}.{form}", force=force) for side in ("i2t", "t2i"))
     candidates, dataset = _open_lists(lists, data)
@@ -222,8 +225,8 @@ def export(
         export_lists(candidates, dataset, i2t, direction="i2t")
         export_lists(candidates, dataset, t2i, direction="t2i")
     say(
-        f"written: {i2t} ({candidates.depth_texts} texts for each image) and {t2i} "
-        f"({candidates.depth_images} images for each text)"
+        f"written: {i2t} ({count_of(candidates.depth_texts, 'text')} for each image) and {t2i} "
+        f"({count_of(candidates.depth_images, 'image')} for each text)"
     )
 
 

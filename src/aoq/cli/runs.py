@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from cyclopts import App
 
 from aoq.cli.base import Json, app, print_json
+from aoq.errors import raise_problems
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,6 +50,8 @@ _ANOTHER = {
 def runs(*folders: Path, sort: Order = "path", as_json: Json = False) -> None:
     """List runs: what they are, how far they have come, and their results.
 
+    Runs that cannot be read are named as errors after the others.
+
     Parameters
     ----------
     folders
@@ -61,19 +64,20 @@ def runs(*folders: Path, sort: Order = "path", as_json: Json = False) -> None:
     from aoq.experiments.runs import find_runs
     from aoq.progress import say
 
-    default = Path("runs")
-    found = find_runs(folders or ([default] if default.is_dir() else []))
+    default, problems = Path("runs"), list[str]()
+    found = find_runs(folders or ([default] if default.is_dir() else []), problems=problems)
     found.sort(key=lambda run: _sort_key(run, sort))
     if as_json:
         print_json([run.as_dict() for run in found])
     elif found:
         _print_runs(found)
-    else:
+    elif not problems:
         places = ", ".join(map(str, folders)) or str(default)
         say(
             f"there are no runs in {places}; `aoq demo` makes some, and so does "
             "`aoq run scenes-small --data FOLDER --out runs/first`."
         )
+    raise_problems(problems)
 
 
 @runs_app.command
@@ -191,7 +195,11 @@ def _runs_view(rows: list[dict[str, str]]) -> Table:
 
 
 def _state(run: RunSummary) -> str:
-    """In a word or two, with the epoch where there are more to come."""
+    """In a word or two, with the epoch where there are more to come, and whether it is used."""
+    return f"{_stage(run)}, best" if run.best else _stage(run)
+
+
+def _stage(run: RunSummary) -> str:
     epoch = f"{min(run.epochs_done + 1, run.settings.epochs)}/{run.settings.epochs}"
     if run.collapsed and run.stage in ("training", "finished"):
         return f"collapsed {epoch}"

@@ -6,13 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aoq.cli.base import Count, Flag, Json, app, print_json, vacant
+from aoq.cli.base import Count, Flag, Json, Which, app, print_json, trained_round, vacant
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aoq.retrieval.matcher import Answer
+
+_WORDS_SHOWN = 20  # a file of texts can have thousands
 
 
 @app.command
@@ -24,6 +26,7 @@ def search(
     image: Path | None = None,
     top: Count = 10,
     index: Path | None = None,
+    round: Which = None,  # noqa: A002
     as_json: Json = False,
 ) -> None:
     """Find images for a sentence, or texts for a picture.
@@ -40,6 +43,8 @@ def search(
         How many.
     index
         Folder of the index; default: `index` beside the model.
+    round
+        Round to take of a run with two: one or two; default: the better one on dev.
     as_json
         Print JSON for programs.
     """
@@ -47,7 +52,8 @@ def search(
         raise UserError('give one of the two, a sentence or a picture: "a dog" or --image dog.jpg.')
     from aoq.retrieval.matcher import Matcher
 
-    matcher = Matcher.load(run, index=index)
+    trained_round(run, round)  # says which
+    matcher = Matcher.load(run, index=index, round=round)
     query = image if text is None else text
     assert query is not None
     answer = matcher.search(query, top=top)
@@ -59,7 +65,12 @@ def search(
                 "exact": answer.exact,
                 "unknown_words": answer.unknown_words,
                 "hits": [
-                    {"rank": rank, **vars(hit), "picture": hit.picture and str(hit.picture)}
+                    {
+                        "rank": rank,
+                        **vars(hit),
+                        "picture": hit.picture and str(hit.picture),
+                        "picture_gone": hit.picture_gone,
+                    }
                     for rank, hit in enumerate(answer.hits, start=1)
                 ],
             }
@@ -69,7 +80,14 @@ def search(
 
 
 @app.command
-def score(run: Path, picture: Path, /, *texts: str, as_json: Json = False) -> None:
+def score(
+    run: Path,
+    picture: Path,
+    /,
+    *texts: str,
+    round: Which = None,  # noqa: A002
+    as_json: Json = False,
+) -> None:
     """Say how well a picture fits some sentences; higher is closer.
 
     Parameters
@@ -80,6 +98,8 @@ def score(run: Path, picture: Path, /, *texts: str, as_json: Json = False) -> No
         A picture file.
     texts
         Sentences.
+    round
+        Round to take of a run with two: one or two; default: the better one on dev.
     as_json
         Print JSON for programs.
     """
@@ -87,7 +107,7 @@ def score(run: Path, picture: Path, /, *texts: str, as_json: Json = False) -> No
         raise UserError("no text is given; add one or more sentences.")
     from aoq.retrieval.encoder import QueryEncoder
 
-    encoder = QueryEncoder.load(run)
+    encoder = QueryEncoder.load(trained_round(run, round))
     read = [encoder.read_query(text) for text in texts]
     scores = encoder.score(encoder.encode_pictures([picture]), texts)
     _warn_unknown([word for one in read for word in one.unknown_words])
@@ -111,6 +131,7 @@ def encode(
     pictures: Path | None = None,
     out: Path,
     force: Flag = False,
+    round: Which = None,  # noqa: A002
 ) -> None:
     """Write the vectors that a model makes of texts or pictures to a file.
 
@@ -126,24 +147,28 @@ def encode(
         File to write: .safetensors, or .npy with the ids in a .json file beside it.
     force
         Replace `out`, and the .json file beside it, if they exist.
+    round
+        Round to take of a run with two: one or two; default: the better one on dev.
     """
     if (texts is None) == (pictures is None):
         raise UserError("give one of the two: --texts FILE or --pictures FOLDER.")
-    from aoq.progress import say
-    from aoq.retrieval.encoder import QueryEncoder
+    from aoq.progress import count_of, say
+    from aoq.retrieval.encoder import QueryEncoder, ReadText
     from aoq.retrieval.vectors import encode_folder, encode_lines, files_of, require_form
 
     for file in files_of(out):
         vacant(file, force=force)
-    encoder = QueryEncoder.load(run)
+    encoder = QueryEncoder.load(trained_round(run, round))
     require_form(out, encoder, "images" if texts is None else "texts")
     if texts is not None:
         encoded = encode_lines(encoder, texts)
+        read = (ReadText.of(text, encoder.vocabulary) for text in encoded.ids)
+        _warn_unknown([word for one in read for word in one.unknown_words])
     else:
         assert pictures is not None
         encoded = encode_folder(encoder, pictures)
     encoded.save(out)
-    say(f"wrote {len(encoded.ids):,} {encoded.kind} to {out}")
+    say(f"wrote {count_of(len(encoded.ids), encoded.kind.removesuffix('s'))} to {out}")
 
 
 # What is printed
@@ -152,9 +177,11 @@ def encode(
 def _warn_unknown(words: Sequence[str]) -> None:
     from aoq.progress import warn
 
-    if words:
-        names = ", ".join(dict.fromkeys(words))
-        warn(f"the model has never seen these words, and cannot tell them from any other: {names}")
+    names = list(dict.fromkeys(words))
+    if names:
+        more = len(names) - _WORDS_SHOWN
+        listed = ", ".join(names[:_WORDS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+        warn(f"the model has never seen these words, and cannot tell them from any other: {listed}")
 
 
 def _print_answer(answer: Answer, *, of_images: bool) -> None:
@@ -165,7 +192,7 @@ def _print_answer(answer: Answer, *, of_images: bool) -> None:
             "score": f"{hit.score:.4f}",
             "image" if of_images else "text": hit.id,
             "caption": hit.text,
-            "picture": str(hit.picture or ""),
+            "picture": f"{hit.picture or ''}{' (gone)' if hit.picture_gone else ''}",
         }
         for rank, hit in enumerate(answer.hits, start=1)
     ]
@@ -194,8 +221,10 @@ def _print_rows(rows: Sequence[Mapping[str, str]]) -> None:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for name in rows[0]:
         is_figure = name in ("rank", "score")
+        longest = max(len(row[name]) for row in rows)
+        is_whole = is_figure or (name == "image" and longest <= console.width // 2)
         table.add_column(
-            name, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_figure
+            name, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_whole
         )
     for row in rows:
         table.add_row(*map(Text, row.values()))

@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, TerminatedError, app, first
+from aoq.cli.base import Count, TerminatedError, Which, app, trained_rounds
 
 
 @app.command
@@ -21,6 +21,7 @@ def serve(
     host: str = "127.0.0.1",
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8000,
     index: Path | None = None,
+    round: Which = None,  # noqa: A002
     max_upload: str = "10MB",
     max_pixels: Count = 40_000_000,
     workers: Count | None = None,
@@ -42,6 +43,8 @@ def serve(
         Port to listen on; 0 for any that is free.
     index
         Index to use, of one run; default: the one in the run's folder.
+    round
+        Round to take of runs with two: one or two; default: the better one on dev.
     max_upload
         Largest picture that can be uploaded, such as 10MB.
     max_pixels
@@ -61,7 +64,6 @@ def serve(
     from aoq.progress import say, warn
 
     require_packages("fastapi", "uvicorn", "python_multipart", "jinja2", "PIL", extra="web")
-    first(runs)
     if index is not None and len(runs) > 1:
         raise UserError("--index is of one run; leave it out, or name one run.")
     from aoq.retrieval.matcher import Matcher
@@ -78,8 +80,9 @@ def serve(
         seconds=timeout,
         **chosen,
     )
+    trained_rounds(runs, round)  # says which
     with listen(host, port) as listener:
-        matchers = [Matcher.load(run, index=index) for run in runs]
+        matchers = [Matcher.load(run, index=index, round=round) for run in runs]
         is_private = is_loopback(listener)
         own_name = () if is_private else (socket.gethostname(),)
         hosts = {host, *LOOPBACK_NAMES, *own_name, *allow_host}

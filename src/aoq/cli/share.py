@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from aoq.cli.base import Count, Json, Seed, print_json
+from aoq.cli.base import Count, Json, Seed, Which, print_json, trained_round
 from aoq.cli.mine import mine_app
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def share(
     pairs: Count = 8192,
     data: Path | None = None,
     seed: Seed = 0,
+    round: Which = None,  # noqa: A002
     as_json: Json = False,
 ) -> None:
     """How often the hardest negative of a batch is among the hardest of the whole training set.
@@ -38,7 +39,7 @@ def share(
     Parameters
     ----------
     run
-        Folder of a run, whose last round ranks, or of a round.
+        Folder of a run, whose best round ranks, or of a round.
     batch_sizes
         Positive pairs of a batch.
     top
@@ -49,6 +50,8 @@ def share(
         Data set; default: the one the model was trained on.
     seed
         Of the batches.
+    round
+        Round to take of a run with two: one or two; default: the better one on dev.
     as_json
         Print JSON for programs.
     """
@@ -58,7 +61,7 @@ def share(
     from aoq.processes import ALONE
     from aoq.training.trained import open_splits
 
-    (part,) = open_splits([run], split="train", data=data, on_disk=ALONE)
+    (part,) = open_splits([trained_round(run, round)], split="train", data=data, on_disk=ALONE)
     shares = online_shares(
         part.scorer,
         part.encoded,

@@ -119,8 +119,26 @@ def run(
             return
     last = ROUNDS[settings.last_round]
     print_metrics({last: result}, title=f"split {result['split']}")
+    _tell_best_round(out)
     next_steps(
         command("evaluate", out / last, "--split", "dev"),
         command("index", out),
         command("runs", out),
     )
+
+
+def _tell_best_round(out: Path) -> None:
+    """Say which round is used from here on, and what to try where round two is the worse one."""
+    from aoq.progress import say, warn
+    from aoq.training.best_round import best_round
+
+    choice = best_round(out)
+    if choice.sentence:
+        say(choice.sentence)
+    if choice.best == "one":
+        warn(
+            "round two is worse than round one on dev, so index, search and serve use round one. "
+            "To get more of round two, train into another folder with a longer warm-up and "
+            "more epochs (--round-two.warmup-epochs 3 --round-two.epochs 8), with "
+            "--round-two.start-from round_one, or with more photos."
+        )

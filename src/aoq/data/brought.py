@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
 from aoq.errors import UserError
+from aoq.manifest import read_checked
 
 MOST_DIGITS = 100  # of a whole number; ids have far fewer
 CHARACTERS_SHOWN = 60
@@ -22,7 +23,7 @@ _shortener.maxstring = _shortener.maxother = _shortener.maxlong = CHARACTERS_SHO
 def read_text(path: Path) -> str:
     """A whole UTF-8 file, with or without a byte order mark; what is no text is named by line."""
     try:
-        content = path.read_bytes()
+        content = read_checked(path)
     except OSError as error:
         raise UserError(
             f"{path} cannot be read ({error.strerror}); expected a text file."

@@ -5,6 +5,7 @@ train.json              images, captions and the pairs among them, in the order 
 train.features.npy      (N, R, F) float16; the same files for dev and test
 train.boxes.npy         (N, R, 4) float32, where regions are no cells of a grid
 events.jsonl            when it was built, and how long that took
+skipped.jsonl           what was left out as unusable, and why, where that was asked for
 source/                 pictures and captions, where the data set was generated
 """
 
@@ -18,44 +19,65 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from aoq.data.extract import WORKERS, extract_pictures
-from aoq.data.folders import place_in, refuse_taken, written_folder
+from aoq.data.extract import WORKERS, Extraction, extract_pictures
 from aoq.data.formats import Record, read_records
-from aoq.data.opening import VERSION, boxes_file, is_ours
+from aoq.data.opening import VERSION, boxes_file
 from aoq.data.region_tables import KeptRegions, RegionTable, rows_of, write_rows
 from aoq.data.regions import DEFAULT_SOURCE, RegionSource
-from aoq.errors import raise_problems
+from aoq.errors import raise_problems, require_packages
+from aoq.folders import place_in, refuse_taken, written_folder
 from aoq.progress import EventLog, progress_bar
 from aoq.storage import EVENTS, MANIFEST, hash_file, write_json, write_text
 from aoq.types import SPLITS
 
+SKIPPED = "skipped.jsonl"
+
 
 def build_dataset(
     records: Sequence[Record],
-    folder: Path,
+    folder: Path | str,
     *,
     name: str,
     source: RegionSource = DEFAULT_SOURCE,
     workers: int = WORKERS,
     force: bool = False,
+    skipped: list[str] | None = None,
 ) -> None:
-    """Extract the features of all records and write them as a data set."""
+    """Extract the features of all records and write them as a data set.
+
+    Damaged pictures are refused, or left out where `skipped` is given: it says why, after what
+    was left out before, and all of it is kept in the folder.
+    """
     raise_problems(find_problems(records))
-    with _dataset_folder(folder, records, force=force) as temporary:
-        _fill(temporary, records, _extract(records, source, workers=workers), name=name)
+    with _dataset_folder(Path(folder), records, force=force) as temporary:
+        pictures = [record.picture for record in records]
+        extraction = extract_pictures(pictures, source, workers=workers, skip=skipped is not None)
+        if skipped is not None:
+            skipped += extraction.problems
+            records = [record for record in records if record.picture in extraction.stored]
+            raise_problems(find_problems(records))
+        _keep_skipped(temporary, skipped)
+        _fill(temporary, records, _kept_regions(records, extraction, source), name=name)
 
 
 def build_from_regions(
-    records: Sequence[Record], folder: Path, *, name: str, regions: RegionTable, force: bool = False
+    records: Sequence[Record],
+    folder: Path | str,
+    *,
+    name: str,
+    regions: RegionTable,
+    force: bool = False,
+    skipped: Sequence[str] | None = None,
 ) -> None:
-    """The same with regions that are there already; the pictures need not be."""
+    """Write a data set of regions that are there already; the pictures need not be."""
     raise_problems(find_problems(records, need_pictures=False))
-    with _dataset_folder(folder, records, force=force) as temporary:
+    with _dataset_folder(Path(folder), records, force=force) as temporary:
+        _keep_skipped(temporary, skipped)
         _fill(temporary, records, regions, name=name)
 
 
 def build_scenes(
-    folder: Path,
+    folder: Path | str,
     *,
     size: str,
     seed: int = 0,
@@ -64,15 +86,18 @@ def build_scenes(
     force: bool = False,
 ) -> None:
     """Generate the embedded data set, then build it as if a user had brought it."""
+    require_packages("PIL", extra="extract")
     from aoq.data.scenes import SIZES, write_scenes
 
     total = sum(astuple(SIZES[size])) if size in SIZES else 0
-    with _dataset_folder(folder, force=force) as temporary:
+    with _dataset_folder(Path(folder), force=force) as temporary:
         pictures = temporary / "source"
         with progress_bar("Drawing scenes", total=total, unit="pictures") as update:
             write_scenes(pictures, size=size, seed=seed, progress=lambda *_: update())
         records = read_records(pictures / "captions.jsonl", pictures=pictures)
-        regions = _extract(records, source, workers=workers)
+        drawn = [record.picture for record in records]
+        extraction = extract_pictures(drawn, source, workers=workers, skip=False)
+        regions = _kept_regions(records, extraction, source)
         _fill(temporary, records, regions, name=f"scenes-{size}")
 
 
@@ -109,7 +134,7 @@ def find_problems(records: Sequence[Record], *, need_pictures: bool = True) -> l
 
 def refuse_taken_dataset(folder: Path, *, force: bool, sources: Sequence[Path] = ()) -> None:
     """Refuse a place that is taken, before hours of work."""
-    refuse_taken(folder, what="data set", is_ours=is_ours, force=force, sources=sources)
+    refuse_taken(folder, what="data set", force=force, sources=sources)
 
 
 @contextmanager
@@ -117,18 +142,26 @@ def _dataset_folder(folder: Path, records: Sequence[Record] = (), *, force: bool
     """A folder to fill, whole or not at all, that says when it was and how long it took."""
     started = time.monotonic()
     pictures = [record.picture for record in records]
-    with written_folder(
-        folder, what="data set", is_ours=is_ours, force=force, sources=pictures
-    ) as temporary:
+    with written_folder(folder, what="data set", force=force, sources=pictures) as temporary:
         yield temporary
         seconds = round(time.monotonic() - started, 2)
         EventLog(temporary / EVENTS).write("built", seconds=seconds)
 
 
-def _extract(records: Sequence[Record], source: RegionSource, *, workers: int) -> RegionTable:
+def _kept_regions(
+    records: Sequence[Record], extraction: Extraction, source: RegionSource
+) -> RegionTable:
     pictures = [record.picture for record in records]
-    stored = extract_pictures(pictures, source, workers=workers, skip=False).stored
-    return KeptRegions([record.image_id for record in records], pictures, stored, source)
+    ids = [record.image_id for record in records]
+    return KeptRegions(ids, pictures, extraction.stored, source)
+
+
+def _keep_skipped(folder: Path, skipped: Sequence[str] | None) -> None:
+    lines = [
+        json.dumps({"problem": problem}, ensure_ascii=False) + "\n" for problem in skipped or ()
+    ]
+    if lines:
+        write_text(folder / SKIPPED, "".join(lines))
 
 
 def _fill(folder: Path, records: Sequence[Record], regions: RegionTable, *, name: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aoq.config import MIN_WORD_COUNT
 from aoq.data.brought import shown
 from aoq.data.check_images import TEST_SETS, earlier_splits
 from aoq.data.dataset import PairDataset
@@ -69,10 +70,11 @@ def find_near(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]:
 
     def places(partners: Ids, of_split: int) -> list[str]:
         found = np.flatnonzero((partners >= 0) & (split_of == of_split))
+        pairs = dict.fromkeys((text, int(partners[text])) for text in found.tolist())
         return [
-            f"{quoted_place(folder, *texts[text])} and "
-            f"{quoted_place(folder, *texts[partners[text]])}"
-            for text in found.tolist()
+            f"{quoted_place(folder, *texts[one])} and {quoted_place(folder, *texts[other])}"
+            for one, other in pairs
+            if one < other or (other, one) not in pairs
         ]
 
     within: list[str] = []
@@ -122,7 +124,8 @@ def find_vocabulary_leaks(
     files = [(file, 1) for file in vocabulary_files(folder)] if not is_built(folder) else []
     if run is not None:
         directory = _round_of(run)
-        files.append((directory.vocabulary, load_recipe(directory.config).min_word_count))
+        min_count = load_recipe(directory.config).min_word_count or MIN_WORD_COUNT
+        files.append((directory.vocabulary, min_count))
     if not files:
         return []
     tests = [dataset for dataset in datasets if dataset.split in TEST_SETS]

@@ -111,7 +111,7 @@ def find_repeats(
             [
                 f"{found.ids[0]} and {found.ids[1]} in {found.first.split} have equal features"
                 for found in by_features
-                if not found.is_across
+                if not found.is_across and len({*found.ids}) > 1
             ],
             "each counts as a wrong answer to the captions of the other: leave one out",
         ),

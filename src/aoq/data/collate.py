@@ -38,6 +38,16 @@ class Collator:
         pad: int = PAD,
         device: str | torch.device = "cpu",
     ) -> None:
+        if not isinstance(dataset, PairDataset):
+            raise UserError(
+                f"the data set is a {type(dataset).__name__}; expected a PairDataset, such as "
+                "aoq.open_dataset(folder, split) gives."
+            )
+        if not isinstance(tokenizer, Vocabulary) and not callable(tokenizer):
+            raise UserError(
+                f"the tokenizer is {shown(tokenizer)}; expected a Vocabulary, or a function that "
+                "makes word ids of a caption."
+            )
         self.dataset = dataset
         self.tokenizer = tokenizer
         self.pad = pad

@@ -26,6 +26,7 @@ from aoq.types import Ids, Positives
 Array = npt.NDArray[Any]
 
 ROWS_SAMPLED = 64
+_IMAGES_READ_TWICE = 3
 
 
 class ImageReader(Protocol):
@@ -57,6 +58,7 @@ class ImagesOnDemand:
     def of(cls, reader: ImageReader) -> Self:
         """All images of a reader; the first one shows what they are like."""
         first = _read_images(reader, np.zeros(1, np.int64))
+        _require_repeatable(reader)
         return cls(reader, np.arange(len(reader)), first.shape[1:], first.dtype)
 
     @property
@@ -70,12 +72,19 @@ class ImagesOnDemand:
     def __getitem__(self, rows: slice) -> ImagesOnDemand: ...
 
     @overload
-    def __getitem__(self, rows: Ids) -> Array: ...
+    def __getitem__(self, rows: Ids | int) -> Array: ...
 
-    def __getitem__(self, rows: slice | Ids) -> ImagesOnDemand | Array:
+    def __getitem__(self, rows: slice | Ids | int) -> ImagesOnDemand | Array:
         if isinstance(rows, slice):
             return replace(self, ids=self.ids[rows])
+        if isinstance(rows, int | np.integer):
+            image: Array = self[np.array([rows])][0]
+            return image
         return _read_images(self.reader, self.ids[rows])
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Read all images, for NumPy's functions."""
+        return self[np.arange(len(self))].astype(dtype or self.dtype, copy=False)
 
 
 def _read_images(reader: ImageReader, ids: Ids) -> Array:
@@ -87,6 +96,23 @@ def _read_images(reader: ImageReader, ids: Ids) -> Array:
             "each, such as (ids, 3, height, width)."
         )
     return images
+
+
+def _require_repeatable(reader: ImageReader) -> None:
+    """Refuse a reader whose images change from read to read, or with those they are read with."""
+    ids = np.unique(np.linspace(0, len(reader) - 1, _IMAGES_READ_TWICE).astype(np.int64))[::-1]
+    together = _read_images(reader, ids)
+    for image, found in zip(ids, together, strict=True):
+        alone = _read_images(reader, np.array([image]))[0]
+        if (alone.shape, alone.dtype) != (found.shape, found.dtype) or (
+            alone.tobytes() != found.tobytes()
+        ):
+            raise UserError(
+                f"images[[{image}]] is not the same when it is read again, alone and with others; "
+                "an image has to be the same array whenever it is read: move random crops and the "
+                "like into the model, where self.training is true, and do not scale an image by "
+                "what it is read with."
+            )
 
 
 Features = Array | ImagesOnDemand

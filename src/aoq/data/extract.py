@@ -20,6 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -41,12 +42,13 @@ from aoq.data.pictures import (
 from aoq.data.regions import RegionSource, one_core_each, pool_regions
 from aoq.errors import UserError, raise_problems
 from aoq.progress import progress_bar, track, warn
-from aoq.storage import hash_file, write_array
+from aoq.storage import atomic_file, hash_file, hash_parts
 
 BATCH = 4
 UNDER_WAY = 64  # batches at most, from the first that is decoded to the last that is kept
 WORKERS = 0  # processes that decode pictures; without any, the cores that compute do it
 
+HASH_BYTES = 64  # of SHA-256 in hex, at the end of a kept file
 _SHOWN = 5  # places of a group of pictures that are left out
 _CHANGED = Fault("was changed while it was read", "start again")
 
@@ -203,10 +205,21 @@ def _kept_width(place: Path) -> int:
     return 0 if kept is None else kept.shape[1]
 
 
+def _keep(place: Path, rows: Regions) -> None:
+    """Write an array and behind it the hash of the file so far, which NumPy does not read."""
+    buffer = BytesIO()
+    np.save(buffer, rows)
+    with atomic_file(place) as temporary:
+        temporary.write_bytes(buffer.getvalue() + hash_parts(buffer.getbuffer()).encode())
+
+
 def _open_kept(place: Path) -> Regions | None:
-    """What is kept, not yet read; nothing where it is missing, damaged or of another shape."""
+    """Read what is kept; nothing where it is missing, damaged or of another shape."""
     try:
-        kept: Regions = np.lib.format.open_memmap(place, mode="r")
+        content = place.read_bytes()
+        if hash_parts(content[:-HASH_BYTES]).encode() != content[-HASH_BYTES:]:
+            return None
+        kept: Regions = np.load(BytesIO(content), allow_pickle=False)
     except Exception:  # damaged files make NumPy raise almost anything
         return None
     is_ours = kept.dtype == np.float16 and kept.ndim == 2 and len(kept) == GRID * GRID
@@ -235,7 +248,7 @@ def _extract_missing(
         usable = {at: pixels for at, pixels in found.items() if not isinstance(pixels, Fault)}
         if usable:
             for place, rows in zip(usable, backbone(list(usable.values())), strict=True):
-                write_array(place, rows)
+                _keep(place, rows)
         return {at: fault for at, fault in found.items() if isinstance(fault, Fault)}
 
     faults: dict[Path, Fault] = {}

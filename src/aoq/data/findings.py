@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from aoq.data.dataset import PairDataset
 from aoq.errors import raise_problems
+from aoq.progress import count_of, warn
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,13 @@ class Report:
 
     def raise_for_errors(self) -> None:
         raise_problems(self.errors)
+
+    def tell_of_warnings(self) -> None:
+        """Say in one line that there are some; `aoq data check` prints them in full."""
+        count = len(self.warnings)
+        if count:
+            see = f"`aoq data check {quote(str(self.folder))}`"
+            warn(f"{count_of(count, 'warning')} about the data; see {see}.")
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON has it."""

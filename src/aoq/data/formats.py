@@ -9,7 +9,7 @@ there is to mend.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -60,8 +60,13 @@ def read_records(
     pictures: Path,
     splits: Path | None = None,
     need_pictures: bool = True,
+    skipped: list[str] | None = None,
 ) -> list[Record]:
     """All images of a source, in the order of its captions file.
+
+    Lines, captions and images that cannot be used are refused together. Where a list is given as
+    `skipped`, they are left out instead, and it is told why; what contradicts itself, such as an
+    image in two splits, is refused all the same.
 
     `splits` is a folder with train.txt, dev.txt and test.txt, a picture name a line; pictures in
     none of them are left out. Otherwise the captions file names the split of an image, and
@@ -76,7 +81,8 @@ def read_records(
     files = _names_in(pictures)
     there = Names(files)
     image_of: dict[str, str] = {}  # the first spelling that the captions have for a file
-    for entry in read_entries(captions_file, pictures=pictures, problems=problems):
+    unusable = problems if skipped is None else skipped
+    for entry in read_entries(captions_file, pictures=pictures, problems=unusable):
         name = _name_below(pictures, entry.image)
         image = image_of.setdefault(there.find(name) or name, name)
         images.setdefault(image, []).append(entry)
@@ -90,12 +96,17 @@ def read_records(
         for claim in read_split_lists(splits):
             name = _name_below(pictures, claim.image)
             claims.append(replace(claim, image=captioned.find(name) or name))
-        problems += _unmentioned(claims, captioned, captions_file)
+        unusable += _unmentioned(claims, captioned, captions_file)
         listed = {claim.image for claim in claims}
         unused = [name for name in images if name not in listed]
         reason = f"in no list of {splits}"
         images = {name: entries for name, entries in images.items() if name in listed}
     paths = {image: pictures / file for file, image in image_of.items() if image in images}
+    if skipped is not None:
+        images = _usable(
+            images, paths, pictures=pictures, there=there if need_pictures else None, told=skipped
+        )
+        paths = {image: path for image, path in paths.items() if image in images}
     split_of = settle_splits(claims, problems)
     split_of |= share_out(paths, split_of)
     records = _to_records(
@@ -143,19 +154,9 @@ def _to_records(
     records: list[Record] = []
     taken: dict[tuple[str, str], str] = {}
     for name, entries in images.items():
-        problems += [
-            f"{entry.place}: the caption of {name} is empty; write one or remove the line."
-            for entry in entries
-            if not entry.caption
-        ]
-        path, place = PurePosixPath(name), entries[0].place
-        if path.is_absolute() or ".." in path.parts:
-            problems.append(f"{place}: {name} leads out of {pictures}; expected a path inside it.")
-        elif there is not None and not is_file(paths[name]):
-            problems.append(
-                f"{place}: the picture {name} is not in {pictures}; "
-                f"{there.hint(name) or 'put it there, or remove its captions'}."
-            )
+        problems += _empty_captions(name, entries)
+        problems += _picture_problems(name, entries, paths, pictures=pictures, there=there)
+        place = entries[0].place
         record = Record(
             image_id=entries[0].image_id or name,
             picture=paths[name],
@@ -173,6 +174,52 @@ def _to_records(
                 )
         records.append(record)
     return records
+
+
+def _empty_captions(name: str, entries: Iterable[Entry]) -> list[str]:
+    return [
+        f"{entry.place}: the caption of {name} is empty; write one or remove the line."
+        for entry in entries
+        if not entry.caption
+    ]
+
+
+def _picture_problems(
+    name: str,
+    entries: Sequence[Entry],
+    paths: Mapping[str, Path],
+    *,
+    pictures: Path,
+    there: Names | None,
+) -> list[str]:
+    """What keeps the picture of an image from being used, if anything does."""
+    path, place = PurePosixPath(name), entries[0].place
+    if path.is_absolute() or ".." in path.parts:
+        return [f"{place}: {name} leads out of {pictures}; expected a path inside it."]
+    if there is not None and not is_file(paths[name]):
+        remedy = there.hint(name) or "put it there, or remove its captions"
+        return [f"{place}: the picture {name} is not in {pictures}; {remedy}."]
+    return []
+
+
+def _usable(
+    images: Mapping[str, list[Entry]],
+    paths: Mapping[str, Path],
+    *,
+    pictures: Path,
+    there: Names | None,
+    told: list[str],
+) -> dict[str, list[Entry]]:
+    """The images whose picture is there, each with its captions that have words."""
+    found: dict[str, list[Entry]] = {}
+    for name, entries in images.items():
+        told += _empty_captions(name, entries)
+        faults = _picture_problems(name, entries, paths, pictures=pictures, there=there)
+        told += faults
+        worded = [entry for entry in entries if entry.caption]
+        if worded and not faults:
+            found[name] = worded
+    return found
 
 
 # Splits

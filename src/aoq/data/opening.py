@@ -6,17 +6,26 @@ that SCAN, VSE++ and their successors publish.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from aoq.data.brought import json_fault, parse_json, read_text, shown, wrong_fields
-from aoq.data.dataset import ROWS_SAMPLED, Array, PairDataset, no_pair, without_partner
+from aoq.data.dataset import (
+    ROWS_SAMPLED,
+    Array,
+    ImagesOnDemand,
+    PairDataset,
+    no_pair,
+    without_partner,
+)
 from aoq.data.precomp import CAPTIONS_PER_IMAGE, captions_file, read_captions, read_ids
 from aoq.errors import UserError, all_problems, raise_problems
+from aoq.manifest import BlockCheck
 from aoq.storage import MANIFEST
-from aoq.types import SPLITS, Positives
+from aoq.types import SPLITS, Ids, Positives
 
 VERSION = 1
 PRECOMP_SPLITS = (*SPLITS, "testall")
@@ -36,8 +45,9 @@ def open_dataset(folder: Path | str, split: str) -> PairDataset:
     return _open_built(folder, split) if is_built(folder) else _open_precomp(folder, split)
 
 
-def splits_of(folder: Path) -> tuple[str, ...]:
+def splits_of(folder: Path | str) -> tuple[str, ...]:
     """The splits a folder holds, train first."""
+    folder = Path(folder)
     if is_built(folder):
         return tuple(read_manifest(folder)["splits"])
     if not folder.is_dir():
@@ -58,8 +68,9 @@ def splits_of(folder: Path) -> tuple[str, ...]:
     return present
 
 
-def training_captions(folder: Path) -> tuple[str, ...]:
+def training_captions(folder: Path | str) -> tuple[str, ...]:
     """The captions a vocabulary may be made of: train and dev, never test."""
+    folder = Path(folder)
     present = splits_of(folder)
     if "train" not in present:
         raise UserError(f"{folder} has no split 'train' to take words from.")
@@ -90,15 +101,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     raise_problems(wrong_fields(str(path), manifest, name="words"))
     return manifest
-
-
-def is_ours(folder: Path) -> bool:
-    """Whether `aoq.data.build` wrote this folder, in any version; others say dataset.json too."""
-    try:
-        manifest = _read_json(folder / MANIFEST)
-    except UserError:
-        return False
-    return isinstance(manifest, dict) and {"version", "splits"} <= manifest.keys()
 
 
 def features_file(folder: Path, split: str) -> Path:
@@ -134,6 +136,28 @@ def map_features(path: Path) -> Array:
     return features
 
 
+class CheckedFeatures:
+    """Features of a built split, each block of the file checked when it is first read."""
+
+    def __init__(self, path: Path) -> None:
+        self._features = map_features(path)
+        self._content = np.memmap(path, mode="r").data
+        self._blocks = BlockCheck(path)
+        self._row_bytes = self._features.itemsize * math.prod(self._features.shape[1:])
+        self._start = len(self._content) - self._row_bytes * len(self)
+        self._blocks.check(self._content, 0, self._start)
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def __getitem__(self, ids: Ids) -> Array:
+        for row in np.unique(ids).tolist():
+            start = self._start + row * self._row_bytes
+            self._blocks.check(self._content, start, start + self._row_bytes)
+        rows: Array = self._features[ids]
+        return rows
+
+
 def _captions_of(folder: Path, split: str) -> list[str]:
     if is_built(folder):
         return [caption["text"] for caption in _read_listing(folder / f"{split}.json")["captions"]]
@@ -143,7 +167,7 @@ def _captions_of(folder: Path, split: str) -> list[str]:
 def _open_built(folder: Path, split: str) -> PairDataset:
     path, features_path = folder / f"{split}.json", features_file(folder, split)
     name, listing = read_manifest(folder)["name"], _read_listing(path)
-    features = map_features(features_path)
+    features = ImagesOnDemand.of(CheckedFeatures(features_path))
     images, captions = listing["images"], listing["captions"]
     dataset = PairDataset(
         name=name,

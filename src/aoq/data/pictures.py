@@ -279,6 +279,4 @@ def _warn_unreadable(error: OSError) -> None:
 
 
 def missing_packages(error: ImportError) -> UserError:
-    return UserError(
-        f'Extracting features needs {error.name}; install it with pip install "aoq[extract]".'
-    )
+    return UserError(f'this needs {error.name}; install it with pip install "aoq[extract]".')

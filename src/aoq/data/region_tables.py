@@ -22,16 +22,19 @@ from aoq.data.backbones import Regions
 from aoq.data.brought import json_fault, parse_json, read_text, shown, wrong_fields
 from aoq.data.dataset import Array
 from aoq.data.extract import load_regions
-from aoq.data.folders import written_folder
 from aoq.data.names import Names
 from aoq.data.opening import map_features
 from aoq.data.pictures import picture_size
 from aoq.data.regions import Boxes, RegionSource, grid_boxes
+from aoq.disk import disk_errors
 from aoq.errors import UserError, raise_problems
+from aoq.folders import written_folder
+from aoq.manifest import check_file
 from aoq.progress import track
-from aoq.storage import hash_file, write_json
+from aoq.storage import hash_file, write_array, write_json
 
 MANIFEST = "regions.json"
+WHAT = "folder of regions"
 VERSION = 1
 PROVENANCE = ("version", "source", "images")
 
@@ -106,6 +109,9 @@ class RegionFolder:
     def open(cls, folder: Path) -> Self:
         manifest = _read_manifest(folder)
         source = manifest.get("source")
+        for name in ("features.npy", "boxes.npy"):
+            if (folder / name).is_file():
+                check_file(folder / name)
         table = cls(
             name=str(folder),
             ids=tuple(image["id"] for image in manifest["images"]),
@@ -152,22 +158,27 @@ def write_rows(
     """
     n_regions, width = table.shape
     shape = (len(rows), n_regions, width)
-    all_features = np.lib.format.open_memmap(features, mode="w+", dtype=np.float16, shape=shape)
+    header = np.lib.format.header_data_from_array_1_0(np.empty((0, *shape[1:]), np.float16))
     all_boxes = np.empty((*shape[:2], 4), np.float32)
     problems: list[str] = []
     title = f"Writing {features.name}"
-    for row, number in enumerate(track(rows, title, total=len(rows), unit="images")):
-        with np.errstate(over="ignore"):
-            all_features[row], all_boxes[row] = table.read(number)
-        if not (np.isfinite(all_features[row]).all() and np.isfinite(all_boxes[row]).all()):
-            problems.append(
-                f"{table.name}: the regions of {table.ids[number]} hold NaN, infinite or enormous "
-                "numbers; expected finite ones; extract the picture again or leave it out."
-            )
+    # A mapped file would end the process with a signal where the disk is full.
+    with disk_errors(features), features.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {**header, "shape": shape})
+        for row, number in enumerate(track(rows, title, total=len(rows), unit="images")):
+            image = np.empty(shape[1:], np.float16)
+            with np.errstate(over="ignore"):
+                image[:], all_boxes[row] = table.read(number)
+            if not (np.isfinite(image).all() and np.isfinite(all_boxes[row]).all()):
+                problems.append(
+                    f"{table.name}: the regions of {table.ids[number]} hold NaN, infinite or "
+                    "enormous numbers; expected finite ones; extract the picture again or leave "
+                    "it out."
+                )
+            file.write(image.data)
     raise_problems(problems)
-    all_features.flush()
     if boxes is not None:
-        np.save(boxes, all_boxes)
+        write_array(boxes, all_boxes)
 
 
 def write_folder(table: RegionTable, folder: Path) -> None:
@@ -191,18 +202,7 @@ def region_folder(
     folder: Path, *, force: bool, sources: Sequence[Path] = ()
 ) -> AbstractContextManager[Path]:
     """Where a folder of regions is written to; an earlier one is replaced only if asked for."""
-    return written_folder(
-        folder, what="folder of regions", is_ours=is_region_folder, force=force, sources=sources
-    )
-
-
-def is_region_folder(folder: Path) -> bool:
-    """Whether `aoq extract` wrote this folder, in any version."""
-    try:
-        manifest = parse_json(read_text(folder / MANIFEST))
-    except (UserError, ValueError):
-        return False
-    return isinstance(manifest, dict) and set(PROVENANCE) <= manifest.keys()
+    return written_folder(folder, what=WHAT, force=force, sources=sources)
 
 
 def rows_of(table: RegionTable, names: Iterable[Sequence[str]]) -> list[int]:

@@ -29,6 +29,7 @@ from aoq.data.brought import shown
 from aoq.data.opening import boxes_file, features_file, is_built, map_features, read_manifest
 from aoq.data.pictures import Canvas, Picture, Pixels, decode
 from aoq.errors import UserError
+from aoq.manifest import check_file
 
 GRIDS = (1, 2, 3, 6)  # what the kept grid can be pooled to: whole cells only
 
@@ -193,6 +194,7 @@ def dataset_boxes(folder: Path, split: str) -> Boxes | None:
     if source is not None:
         boxes = grid_boxes(source.grid)
     elif boxes_file(folder, split).is_file():
+        check_file(boxes_file(folder, split))
         boxes = map_features(boxes_file(folder, split))
     else:
         return None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from aoq.data.brought import is_text, parse_json
 from aoq.errors import UserError
+from aoq.manifest import read_checked
 from aoq.storage import write_json
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Vocabulary:
     def load(cls, path: Path) -> Vocabulary:
         """Read the JSON of `save`, or a published one of SCAN or BFAN."""
         try:
-            content = parse_json(path.read_text(encoding="utf-8-sig"))
+            content = parse_json(read_checked(path).decode("utf-8-sig"))
             ids = {str(word): int(number) for word, number in content["word2idx"].items()}
         except FileNotFoundError:
             raise UserError(f"{path} does not exist; expected a vocabulary.") from None

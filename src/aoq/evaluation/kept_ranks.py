@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save_file
 
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.protocols import JudgedFold
 from aoq.evaluation.ranks import PairRanks
+from aoq.manifest import DamagedFileError, read_checked
 from aoq.storage import atomic_file, hash_parts
 
 FOLDER = "ranks"
@@ -40,8 +41,8 @@ def keep_ranks(path: Path, fold: JudgedFold) -> None:
 def kept_ranks(path: Path, dataset: PairDataset) -> JudgedFold | None:
     """What was written down; none where it is missing, damaged or of another number of pairs."""
     try:
-        ranks = load_file(path)
-    except (OSError, SafetensorError):
+        ranks = load(read_checked(path))
+    except (OSError, SafetensorError, DamagedFileError):
         return None
     if any(ranks.get(side, np.empty(0)).shape != (_n_pairs(dataset),) for side in _SIDES):
         return None

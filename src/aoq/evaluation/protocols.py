@@ -73,6 +73,7 @@ def judge_folds(
 
     `data` is the split's fingerprint.
     """
+    encoded.require_fit(positives)
     block_size = block_size_for(memory, encoded, beside=0)
     if folds == 1:
         parts = [(positives, encoded)]

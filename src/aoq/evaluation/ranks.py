@@ -18,16 +18,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from aoq.mining.workers import worker_threads
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import BLOCK_SIZE, ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import as_single
 from aoq.scoring.protocol import Scorer
-from aoq.types import Ids, Positives
+from aoq.threads import worker_threads
+from aoq.types import Ids, Positives, require_tensor
 
 E = TypeVar("E")
 TIE = 1e-6
+_MATRIX = "score_matrix(images, texts)"
 _PAIRS_AT_ONCE = 64  # whose right scores are taken from one small block
 
 
@@ -121,6 +122,8 @@ class _Count(Generic[E]):
             matrix = self.scorer.score_matrix(
                 self.encoded.images[images], self.encoded.texts[texts]
             )
+        sizes = images.stop - images.start, texts.stop - texts.start
+        require_tensor(_MATRIX, matrix, sizes, of="fraction")
         scores = np.ascontiguousarray(as_single(matrix).cpu().numpy())
         scores[self.positives.within(images, texts)] = -np.inf
         swapped = self.positives.swapped
@@ -166,16 +169,19 @@ def _positive_scores(scorer: Scorer[E], encoded: EncodedDataset[E], positives: P
 
     Pairs of one image are together, so that a block has few images, and little is scored in vain.
     """
-    parts = []
-    with torch.no_grad():
-        for piece in ranges(len(positives.pairs), _PAIRS_AT_ONCE):
-            pairs = torch.from_numpy(positives.pairs[piece])
-            (images, rows), (texts, columns) = (
-                ids.unique(return_inverse=True) for ids in pairs.unbind(dim=1)
-            )
+
+    def score(piece: slice) -> Tensor:
+        pairs = torch.from_numpy(positives.pairs[piece])
+        (images, rows), (texts, columns) = (
+            ids.unique(return_inverse=True) for ids in pairs.unbind(dim=1)
+        )
+        with torch.no_grad():
             block = scorer.score_matrix(encoded.images[images], encoded.texts[texts])
-            parts.append(block.cpu()[rows, columns])
-    return torch.cat(parts)
+            require_tensor(_MATRIX, block, (len(images), len(texts)), of="fraction")
+        return block.cpu()[rows, columns]
+
+    with worker_threads(encoded.device) as workers:
+        return torch.cat(list(workers.map(score, ranges(len(positives.pairs), _PAIRS_AT_ONCE))))
 
 
 def _floors(right: Tensor) -> npt.NDArray[np.float64]:

@@ -23,7 +23,7 @@ from aoq.experiments.report.rows import ResultRow, Training
 from aoq.experiments.report.scores import TeacherBatches
 from aoq.experiments.results import machine, read_pace
 from aoq.processes import alone_in
-from aoq.progress import say
+from aoq.progress import count_of, say
 from aoq.recipes import load_recipe, scenes_recipe
 from aoq.storage import MANIFEST, ROUND_ONE, RunDirectory
 from aoq.training.checkpoint import load_run
@@ -114,7 +114,8 @@ def _train_settings(out: Path, recipe: Recipe) -> list[Setting]:
     """Round one, mining and every setting of round two, or what is left of them."""
     data = open_training_data(recipe)
     say(
-        f"{len(data.train.dataset):,} pictures and {data.train.dataset.n_texts:,} sentences to "
+        f"{count_of(len(data.train.dataset), 'picture')} and "
+        f"{count_of(data.train.dataset.n_texts, 'sentence')} to "
         f"train on, {len(data.vocabulary or ()):,} words"
     )
     stages = TwoRounds(out, recipe, data)
@@ -152,8 +153,8 @@ def demo_report(out: Path, recipe: Recipe, settings: Sequence[Setting], *, size:
             f"{recipe.model.name.upper()} (width {recipe.model.joint_width}) on the embedded data "
             f"set, seed {recipe.seed}: round one with the hardest negatives of each batch of "
             f"{one.batch_size}, mining with its model, then round two from scratch with each loss "
-            f"for {two.epochs} epochs{warm_up}, the same in every setting. One seed on a small "
-            "set: on another seed the order can be another."
+            f"for {count_of(two.epochs, 'epoch')}{warm_up}, the same in every setting. One seed on "
+            "a small set: on another seed the order can be another."
         ),
         rows=[
             ResultRow(

@@ -1,12 +1,12 @@
 """The log of a run, as everybody reads it who wants to know how far the run is.
 
-A log is read while it is written, and after crashes: a line that is cut short or lacks what it
-should tell is passed over. Nearly all of a log sums up steps, which are not even parsed.
+A log is read while it is written, and after crashes: a last line that is cut short, and lines that
+lack what they should tell, are passed over. A damaged line is an error that names it. Nearly all of
+a log sums up steps, which are not even parsed.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from aoq.experiments.tables import METRICS
-from aoq.storage import RunDirectory
+from aoq.manifest import check_content
+from aoq.storage import RunDirectory, parse_line
 
 Event = Mapping[str, Any]
 # Events that tell how far a run is, and the numbers without which a line of the log is no use.
@@ -34,26 +35,25 @@ _STEPS = b'{"event": "steps"'
 
 
 def read_events(run: Path) -> list[Event]:
-    """The lines of a run's log that tell how far it is; others, and damaged ones, are left out.
+    """Read the lines of a run's log that tell how far it is.
 
     Of several lines in a row that sum up steps only the last counts.
     """
-    try:
-        lines = RunDirectory(run).events.read_bytes().splitlines()
-    except FileNotFoundError:
+    path = RunDirectory(run).events
+    if not path.exists():
         return []
+    content = path.read_bytes()
+    *lines, _ = content.split(b"\n")
     events: list[Event] = []
-    for line, following in pairwise([*lines, b""]):
+    for number, (line, following) in enumerate(pairwise([*lines, b""]), start=1):
         is_summed_up = line.startswith(_STEPS) and following.startswith(_STEPS)
-        if is_summed_up and following.endswith(b"}"):
+        if not line or (is_summed_up and following.endswith(b"}")):
             continue
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        numbers = _NUMBERS.get(str(event.get("event"))) if isinstance(event, dict) else None
+        event = parse_line(path, number, line)
+        numbers = _NUMBERS.get(str(event.get("event")))
         if numbers is not None and all(is_number(event.get(name)) for name in ("time", *numbers)):
             events.append(event)
+    check_content(path, content)
     return events
 
 

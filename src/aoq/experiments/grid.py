@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from aoq.data.check import check_dataset
 from aoq.data.dataset import PairDataset
@@ -27,7 +24,7 @@ from aoq.experiments.results import (
     result_line,
     results_file,
 )
-from aoq.progress import say, warn
+from aoq.progress import EventLog, count_of, say, warn
 from aoq.recipes import load_recipe, save_recipe
 from aoq.storage import (
     ROUND_ONE,
@@ -36,6 +33,7 @@ from aoq.storage import (
     append_json_line,
     atomic_folder,
     hash_file,
+    read_json,
 )
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import mine_run, ranks_of
@@ -73,8 +71,7 @@ def run_grid(
         _run_cells, definition, results=results, dataset=dataset, lanes=lanes, force=force
     )
     cells = plan()
-    for warning in report.warnings:
-        warn(warning)
+    report.tell_of_warnings()
     problems = run(cells)
     names = {cell.name for cell in cells}
     sound = [cell for cell in plan() if cell.name not in problems]
@@ -132,7 +129,7 @@ def _run_cells(
             append_json_line(results, line)
             say(f"{job.name}: {_told(line)}")
 
-    say(f"{definition.name}: {len(done)} results are there, {len(new_rows)} are to come")
+    say(f"{definition.name}: {count_of(len(done), 'result')} there, {len(new_rows)} to come")
     results.parent.mkdir(parents=True, exist_ok=True)
     return run_side_by_side(jobs, title=definition.name, lanes=lanes, when_done=note)
 
@@ -156,13 +153,20 @@ def run_cell(
     line = result_line(
         cell,
         contents=data.train.dataset.contents,
-        threads=None if trained_before else torch.get_num_threads(),
+        threads=None if trained_before else _threads_of(cell),
     )
     if results is not None:
         judged_on = (data.test or data.dev).dataset
         ranks = ranks_of([cell.last_round], judged_on, data=None)
         keep_ranks(ranks_beside(results, line, split=judged_on.split), ranks)
     return line
+
+
+def _threads_of(cell: Cell) -> int | None:
+    """With which the last round took its steps, as its log tells."""
+    events = EventLog(RunDirectory(cell.last_round).events).read()
+    starts = [line.get("threads") for line in events if line.get("event") == "start"]
+    return starts[-1] if starts else None
 
 
 def _told(line: Mapping[str, Any]) -> str:
@@ -191,12 +195,12 @@ def _was_begun_otherwise(cell: Cell, fingerprint: str) -> bool:
         return False
     begun = replace(cell, recipe=load_recipe(config))
     files = [RunDirectory(cell.folder / name).origin for name in (ROUND_ONE, ROUND_TWO)]
-    origins = [json.loads(file.read_bytes()) for file in files if file.is_file()]
-    drawn_from = {lists for origin in origins if (lists := origin["candidates"]) is not None}
+    origins = [read_json(file) for file in files if file.is_file()]
+    drawn_from = {lists for origin in origins if (lists := origin.get("candidates")) is not None}
     lists = cell.teacher.lists if cell.teacher is not None else None
     return (
         begun.digest != cell.digest
-        or any(origin["data"] != fingerprint for origin in origins)
+        or any(origin.get("data") != fingerprint for origin in origins)
         or (bool(drawn_from) and lists is not None and drawn_from != _hash_where_there(lists))
     )
 
@@ -217,7 +221,7 @@ def _take_round_one(cell: Cell, beginner: Cell) -> None:
     here, there = cell.folder / ROUND_ONE, RunDirectory(beginner.folder / ROUND_ONE)
     if here.exists():
         return
-    with atomic_folder(here) as temporary:
+    with atomic_folder(here, what="run") as temporary:
         for file in (there.origin, there.vocabulary, there.events, there.model, there.trainer):
             shutil.copy2(file, temporary)
         save_recipe(cell.recipe, RunDirectory(temporary).config)

@@ -29,6 +29,7 @@ from aoq.errors import UserError
 from aoq.experiments.items import Item
 from aoq.experiments.pages import thumbnail, write_page
 from aoq.mining.candidates import CandidateLists
+from aoq.progress import count_of
 
 EntryKind = Literal["image", "text"]
 
@@ -186,8 +187,9 @@ def provenance_rows(lists: CandidateLists, dataset: PairDataset) -> list[tuple[s
         ("data", f"{dataset.name} ({dataset.split}), {_short_hashes(origin.data)}"),
         (
             "depths",
-            f"{lists.depth_texts} texts for each of {len(lists.i2t):,} images, "
-            f"{lists.depth_images} images for each of {len(lists.t2i):,} texts",
+            f"{count_of(lists.depth_texts, 'text')} for each of "
+            f"{count_of(len(lists.i2t), 'image')}, {count_of(lists.depth_images, 'image')} for "
+            f"each of {count_of(len(lists.t2i), 'text')}",
         ),
         ("rules", ", ".join(origin.rules) or "none"),
         ("proposals", _short_hashes(origin.proposals)),

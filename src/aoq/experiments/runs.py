@@ -7,7 +7,6 @@ what a run did last; whether a process is at it is known by its lock.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,8 @@ from aoq.experiments.events import Event, ended_epochs, is_number, read_events
 from aoq.experiments.tables import METRICS
 from aoq.progress import warn
 from aoq.recipes import dotted_settings, load_recipe
-from aoq.storage import ROUNDS, RunDirectory, is_ensemble, is_locked, read_json_lines
+from aoq.storage import ROUNDS, RunDirectory, is_ensemble, is_locked, read_json, read_json_lines
+from aoq.training.best_round import best_round
 
 Stage = Literal[
     "not started", "training", "not finite", "stopped early", "mining", "finished", "imported"
@@ -60,6 +60,8 @@ class RunSummary:
     "Time spent on training, mining and judging, breaks left out."
     updated: float
     "When it last wrote to its log, in seconds since 1970."
+    best: bool
+    "Whether it is the better of two trained rounds on dev, which commands use of the whole run."
     origins: Mapping[str, str | None]
     "Hashes of the data it was trained, validated and tested on, its lists and first weights."
 
@@ -93,6 +95,7 @@ class RunSummary:
             collapsed=_collapsed(events),
             seconds=_seconds(events),
             updated=events[-1]["time"] if events else run.config.stat().st_mtime,
+            best=_is_best(run, which),
             origins={**hashes, "test": test.get("data")},
         )
 
@@ -109,6 +112,7 @@ class RunSummary:
             "epochs_done": self.epochs_done,
             "epochs": self.settings.epochs,
             "collapsed": self.collapsed,
+            "best": self.best,
             "dev": None if self.dev is None else {"epoch": self.dev.epoch, **self.dev.metrics},
             "test": None if self.test is None else dict(self.test),
             "seconds": self.seconds,
@@ -194,11 +198,12 @@ class Comparison:
         }
 
 
-def find_runs(roots: Iterable[Path]) -> list[RunSummary]:
-    """Every run in or below some folders, ordered by path.
+def find_runs(roots: Iterable[Path], *, problems: list[str] | None = None) -> list[RunSummary]:
+    """Find every run in or below some folders, ordered by path.
 
     A folder that only holds rounds is not listed besides them. One that looks like a run but
-    cannot be read as one is left out with a warning.
+    cannot be read is left out with a warning, or with a sentence in `problems` where a list is
+    given.
     """
     folders = {folder.resolve(): folder for root in roots for folder in _folders_below(root)}
     holders = {parent for folder in folders for parent in folder.parents}
@@ -209,7 +214,11 @@ def find_runs(roots: Iterable[Path]) -> list[RunSummary]:
         try:
             found.append(RunSummary.read(folder))
         except (UserError, OSError) as error:
-            warn(f"{folder} is left out, it cannot be read as a run: {error}")
+            problem = f"{folder} is left out, it cannot be read as a run: {error}"
+            if problems is None:
+                warn(problem)
+            else:
+                problems.append(problem)
     return sorted(found, key=lambda summary: summary.path)
 
 
@@ -260,13 +269,7 @@ def _last_round(path: Path) -> Path:
 def _read_origin(run: RunDirectory) -> dict[str, Any]:
     if not run.origin.is_file():
         return {}
-    try:
-        origin = json.loads(run.origin.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{run.origin} is no JSON file: {error}.") from None
-    if not isinstance(origin, dict):
-        raise UserError(f"{run.origin} holds {type(origin).__name__}; expected an object.")
-    return origin
+    return read_json(run.origin)
 
 
 def _which_round(recipe: Recipe, origin: Mapping[str, Any]) -> Literal["one", "two"]:
@@ -305,6 +308,13 @@ def _is_to_mine(
     whole = RunDirectory(run.path.absolute().parent)
     is_mined = whole.candidates.is_file() or any(event["event"] == "mined" for event in events)
     return which == "one" and recipe.mines and whole.config.is_file() and not is_mined
+
+
+def _is_best(run: RunDirectory, which: RoundName) -> bool:
+    whole = run.path.absolute().parent
+    if run.path.name != ROUNDS[which] or not run.model.is_file():
+        return False
+    return not RunDirectory(whole).model.is_file() and best_round(whole).best == which
 
 
 def _is_under_way(run: RunDirectory) -> bool | None:

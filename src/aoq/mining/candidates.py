@@ -80,7 +80,8 @@ class CandidateLists:
             t2i_scores=self.t2i_scores[:, :depth],
         )
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
+        """Write the lists to a file that says where they come from."""
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
         provenance = json.dumps(asdict(self.provenance))
         stated = {
@@ -89,12 +90,13 @@ class CandidateLists:
             "depth_images": str(self.depth_images),
             "sha256": _content_hash(arrays, provenance),
         }
-        with atomic_file(path) as temporary:  # several entries would be in any order
+        with atomic_file(Path(path)) as temporary:  # several entries would be in any order
             save_file(arrays, temporary, metadata={_STATEMENT: json.dumps(stated)})
 
     @classmethod
-    def load(cls, path: Path) -> CandidateLists:
+    def load(cls, path: Path | str) -> CandidateLists:
         """The lists of a file, if it is whole and unchanged."""
+        path = Path(path)
         if not path.is_file():
             raise UserError(f"{path} does not exist; write candidate lists with `aoq mine`.")
         try:
@@ -121,7 +123,7 @@ class CandidateLists:
                 f"{path} is damaged: its content does not have the SHA-256 that it states; copy "
                 "it again or write it with `aoq mine`."
             )
-        lists._check_form(source=path)
+        lists.check_form(source=path)
         depths = {"depth_texts": lists.depth_texts, "depth_images": lists.depth_images}
         for name, depth in depths.items():
             if stated[name] != str(depth):
@@ -138,14 +140,14 @@ class CandidateLists:
                 f"{source} was mined on another data set than {dataset.name} ({dataset.split}); "
                 "name the one it was mined on, or mine this one with `aoq mine`."
             )
-        self._check_form(source=source)
+        self.check_form(source=source)
         check_lists(self.i2t, dataset.positives, source=f"{source} (i2t)")
         check_lists(self.t2i, dataset.positives.swapped, source=f"{source} (t2i)")
         _check_scores(self.i2t_scores, source=f"{source} (i2t)")
         _check_scores(self.t2i_scores, source=f"{source} (t2i)")
         return self
 
-    def _check_form(self, *, source: Path | str) -> None:
+    def check_form(self, *, source: Path | str) -> None:
         """Refuse arrays whose dtype or shape no lists have."""
         for side in ("i2t", "t2i"):
             ids, scores = getattr(self, side), getattr(self, f"{side}_scores")

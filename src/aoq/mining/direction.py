@@ -13,12 +13,12 @@ from aoq.errors import UserError
 from aoq.mining.filters import Rules
 from aoq.mining.sides import Side
 from aoq.mining.toplists import NO_KEY, Keys, TopLists, ids_of, scores_of
-from aoq.mining.workers import worker_threads
 from aoq.progress import warn
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import rounded
 from aoq.scoring.protocol import Scorer
+from aoq.threads import worker_threads
 from aoq.types import Bools, Floats, Ids, Int32s, Positives
 
 E = TypeVar("E")
@@ -69,8 +69,7 @@ class OneWay(Generic[E]):
 
     def nbytes(self, n_anchors: int) -> int:
         """Memory of the lists of so many anchors while they are filled, and of all, finished."""
-        while_filled = n_anchors * 8 * TopLists.capacity(self._depth_to_mine)
-        return while_filled + len(self.side.anchors) * 8 * self.depth
+        return _nbytes(n_anchors, len(self.side.anchors), self._depth_to_mine, self.depth)
 
     def new_lists(self, anchors: slice, *, n_candidates: int) -> TopLists:
         n_anchors = anchors.stop - anchors.start
@@ -186,6 +185,7 @@ class BothWays(Generic[E]):
         captions: Sequence[str] | None,
     ) -> BothWays[E]:
         """As deep as wanted or as the set allows; scores are rounded where that is wanted."""
+        encoded.require_fit(positives)
         scorer = rounded(scorer, config.precision)
         rules = Rules.from_config(config, scorer, encoded, positives, captions)
         struck, skip_first = rules.struck, rules.skip_first
@@ -228,9 +228,30 @@ class BothWays(Generic[E]):
         )
 
 
+def _nbytes(n_anchors: int, n_all: int, depth_to_mine: int, depth: int) -> int:
+    return n_anchors * 8 * TopLists.capacity(depth_to_mine) + n_all * 8 * depth
+
+
+def lists_nbytes(config: MiningConfig, positives: Positives, *, n_images: int) -> int:
+    """Memory of the lists that a process with so many images fills, before it ranks anything."""
+    more = config.skip_first + (0 if config.near_captions is None else _RESERVE)
+    total = 0
+    for relation, wanted, n_anchors in (
+        (positives, config.depth_texts, n_images),
+        (positives.swapped, config.depth_images, positives.n_texts),
+    ):
+        depth = max(0, min(wanted, _available(relation, skip_first=config.skip_first)))
+        total += _nbytes(n_anchors, relation.n_images, depth + more, depth)
+    return total
+
+
+def _available(positives: Positives, *, skip_first: int) -> int:
+    return positives.n_texts - int(positives.texts_per_image().max(initial=0)) - skip_first
+
+
 def usable_depth(wanted: int, positives: Positives, *, what: str, skip_first: int = 0) -> int:
     """The depth that every anchor can fill with negatives; says so where that is less."""
-    available = positives.n_texts - int(positives.texts_per_image().max(initial=0)) - skip_first
+    available = _available(positives, skip_first=skip_first)
     if available < 1:
         raise UserError(
             f"no {what} are left to mine for some anchor: all {positives.n_texts:,} belong to it "

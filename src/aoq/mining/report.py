@@ -22,6 +22,7 @@ import torch
 from aoq.config import MiningConfig
 from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
+from aoq.manifest import read_checked
 from aoq.mining.captions import words_of
 from aoq.mining.direction import OneWay
 from aoq.mining.filters import (
@@ -125,7 +126,7 @@ class MiningReport:
     @classmethod
     def load(cls, path: Path) -> MiningReport:
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
+            fields = json.loads(read_checked(path))
             return cls(
                 precision=fields["precision"],
                 positives=Scores(**fields["positives"]),

@@ -28,7 +28,6 @@ from aoq.mining.sides import Offer, Side
 from aoq.mining.sweep import Sweep
 from aoq.mining.together import Mined, sweep_together
 from aoq.mining.toplists import ids_of
-from aoq.mining.workers import Workers, worker_threads
 from aoq.processes import ALONE, Processes
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import block_size_for, block_size_within, evenly_spread, ranges
@@ -36,6 +35,7 @@ from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import rounded
 from aoq.scoring.protocol import Scorer
 from aoq.storage import hash_parts
+from aoq.threads import Workers, worker_threads
 from aoq.types import Bools, Floats, Ids, Int32s, Positives
 
 E = TypeVar("E")

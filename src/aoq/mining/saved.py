@@ -104,15 +104,16 @@ def plan_of(
 
 def saved_file(lists: Path, processes: Processes) -> Path:
     """Where a process saves what it has of `lists`: in one folder with all others."""
-    return _folder(lists) / f"{processes.rank}-of-{processes.size}.safetensors"
+    return saved_folder(lists) / f"{processes.rank}-of-{processes.size}.safetensors"
 
 
 def remove_saved(lists: Path) -> None:
     """Remove what any number of processes saved, or began to save, on the way to `lists`."""
-    shutil.rmtree(_folder(lists), ignore_errors=True)
+    shutil.rmtree(saved_folder(lists), ignore_errors=True)
 
 
-def _folder(lists: Path) -> Path:
+def saved_folder(lists: Path) -> Path:
+    """Where everything is kept on the way to `lists`; it is removed when they are there."""
     return lists.with_name(f".{lists.name}.saved")
 
 

@@ -14,12 +14,13 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
+from aoq.errors import UserError
 from aoq.mining.toplists import TopLists
-from aoq.mining.workers import Workers, worker_threads
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset, Rows
 from aoq.scoring.protocol import Scorer
+from aoq.threads import Workers, worker_threads
 from aoq.types import Floats, Ids, Positives
 
 E = TypeVar("E")
@@ -63,6 +64,13 @@ class Side(Generic[E]):
     def scores(self, anchors: E, ids: slice, candidates: slice) -> Floats:
         """Scores of some anchors, taken out, with their positives put out of the running."""
         scores = self.matrix(anchors, self.candidates[candidates])
+        wanted = ids.stop - ids.start, candidates.stop - candidates.start
+        if scores.shape != wanted:
+            step = -1 if self.anchors_are_texts else 1
+            raise UserError(
+                f"score_matrix(images, texts) has the shape {scores.shape[::step]}; expected "
+                f"{wanted[::step]}, (N, M)."
+            )
         scores[self.positives.within(ids, candidates)] = -np.inf
         return scores
 

@@ -19,10 +19,10 @@ import torch
 
 from aoq.mining.sides import Side
 from aoq.mining.toplists import TopLists
-from aoq.mining.workers import worker_threads
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import evenly_spread, ranges
 from aoq.scoring.encoded import Rows
+from aoq.threads import worker_threads
 from aoq.types import Floats, Int32s, Positives
 
 E = TypeVar("E")

@@ -18,8 +18,9 @@ from typing import Any
 
 import tomli_w
 
-from aoq.config import Behaviour, Recipe, as_published
+from aoq.config import MIN_WORD_COUNT, Behaviour, Recipe, as_published
 from aoq.errors import UserError
+from aoq.manifest import read_checked
 from aoq.progress import warn
 from aoq.storage import write_text
 
@@ -77,8 +78,8 @@ def with_settings(recipe: Recipe, settings: dict[str, Any], *, where: str) -> Re
     return changed
 
 
-def save_recipe(recipe: Recipe, path: Path) -> None:
-    write_text(path, recipe_as_toml(recipe))
+def save_recipe(recipe: Recipe, path: Path | str) -> None:
+    write_text(Path(path), recipe_as_toml(recipe))
 
 
 def recipe_as_toml(recipe: Recipe) -> str:
@@ -105,12 +106,14 @@ HARMLESS = frozenset({"data", "candidates", "log_every", "checkpoint_every", "me
 
 
 def dotted_settings(recipe: Recipe) -> dict[str, Any]:
-    """Every setting by its full name.
+    """Every setting by its full name; a word count that is left to the data is the paper's.
 
     >>> dotted_settings(Recipe())["round_two.loss.alpha"]
     0.3
     """
-    return _flat(dataclasses.asdict(recipe))
+    return _flat(dataclasses.asdict(recipe)) | {
+        "min_word_count": recipe.min_word_count or MIN_WORD_COUNT
+    }
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -210,7 +213,7 @@ def _unknown(what: str, name: str, known: Collection[str]) -> str:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_checked(path).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no TOML file: {error}.") from None
 
@@ -238,26 +241,13 @@ def _build(kind: type[Any], table: dict[str, Any], *, where: str, default: Any) 
             nested = typing.cast("type[Any]", hints[key])
             changes[key] = _build(nested, value, where=place, default=getattr(default, key))
         else:
-            changes[key] = _checked(hints[key], value, where=place)
+            changes[key] = _read_value(hints[key], value)
     try:
         return dataclasses.replace(default, **changes)
     except UserError as error:
         raise UserError(*(f"{where}: {problem}" for problem in error.problems)) from None
 
 
-def _checked(hint: Any, value: Any, *, where: str) -> Any:
-    """`value` if it is of the declared type; whole numbers do where a float is expected."""
-    if typing.get_origin(hint) is typing.Literal:
-        options = typing.get_args(hint)
-        if value not in options:
-            raise UserError(f"{where} is {value!r}; expected one of: {', '.join(options)}.")
-        return value
-    accepted = typing.get_args(hint) or (hint,)
-    if NoneType in accepted and value == _NONE:
-        return None
-    if float in accepted and type(value) is int:
-        return float(value)
-    if type(value) not in accepted:
-        names = " or ".join(kind.__name__ for kind in accepted if kind is not NoneType)
-        raise UserError(f"{where} is {value!r}; expected {names}.")
-    return value
+def _read_value(hint: Any, value: Any) -> Any:
+    """A value of a TOML file as Python has it; the dataclass holds it to its type."""
+    return None if NoneType in typing.get_args(hint) and value == _NONE else value

@@ -16,6 +16,7 @@ from threading import RLock
 import numpy as np
 import torch
 
+from aoq.config import RoundName
 from aoq.data.backbones import Regions
 from aoq.data.brought import is_text, shown
 from aoq.data.collate import Collator
@@ -25,15 +26,10 @@ from aoq.data.regions import PictureReader, RegionSource
 from aoq.data.vocabulary import Vocabulary, tokenize
 from aoq.errors import UserError
 from aoq.scoring.encoded import Kind, PackedEncoding, encode_range
-from aoq.storage import RunDirectory
+from aoq.training.best_round import best_round
 from aoq.training.checkpoint import TrainedRun, load_run
 from aoq.training.inputs import default_device
 from aoq.types import Encoding, Positives
-
-
-def trained_round(run: Path | str) -> Path:
-    """The folder itself, if it holds a model; of a run with rounds inside, the last that does."""
-    return RunDirectory(Path(run)).last_round().path
 
 
 class QueryError(UserError):
@@ -87,12 +83,18 @@ class QueryEncoder:
         self._reader: PictureReader | None = None
 
     @classmethod
-    def load(cls, run: Path | str, *, source: RegionSource | None = None) -> QueryEncoder:
-        """The last trained round of a run; `source` is what made its regions.
+    def load(
+        cls,
+        run: Path | str,
+        *,
+        source: RegionSource | None = None,
+        round: RoundName | None = None,  # noqa: A002
+    ) -> QueryEncoder:
+        """The best round of a run, or the one that is named; `source` is what made its regions.
 
         Where that is not given, the data set that the run was trained on tells it.
         """
-        folder = trained_round(run)
+        folder = best_round(run, round).path
         return cls(folder, load_run(folder, device=default_device()), source=source)
 
     @cached_property

@@ -29,9 +29,10 @@ import numpy as np
 from aoq.data.brought import parse_json
 from aoq.data.regions import Boxes, RegionSource, grid_boxes
 from aoq.errors import UserError
+from aoq.manifest import DamagedFileError, check_file, read_checked
 from aoq.scoring.encoded import Kind
 from aoq.scoring.stored import StoredRows, join_rows, open_rows
-from aoq.storage import hash_file, write_json
+from aoq.storage import hash_parts, write_json
 from aoq.training.inputs import default_device
 from aoq.types import Positives
 
@@ -116,11 +117,13 @@ class Manifest:
     def load(cls, folder: Path) -> Self:
         path = folder / INDEX
         try:
-            fields = parse_json(path.read_text(encoding="utf-8"))
+            fields = parse_json(read_checked(path).decode())
             version = fields.pop("version")
             manifest = cls._of_fields(fields) if version == VERSION else None
         except FileNotFoundError:
             raise UserError(f"{folder} is no index: it has no {INDEX}.") from None
+        except DamagedFileError:
+            raise damaged(path, "it is not what was written") from None
         except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise damaged(path, repr(error)) from None
         if manifest is None:
@@ -245,6 +248,9 @@ class Index:
     @cached_property
     def _stored_boxes(self) -> dict[str, Boxes]:
         found = {part.name: self.folder / part.name / BOXES for part in self.manifest.parts}
+        for path in found.values():
+            if path.is_file():
+                check_file(path)
         try:
             return {
                 name: np.load(path, mmap_mode="r", allow_pickle=False)
@@ -271,11 +277,14 @@ def _unchanged(folder: Path, parts: Sequence[Part]) -> Iterator[None]:
 def _read_entries(path: Path, part: Part) -> dict[str, Any]:
     """Images, texts and pairs of a part, numbered from 0, as they were written."""
     try:
-        if hash_file(path) != part.entries_hash:
+        content = read_checked(path)
+        if hash_parts(content) != part.entries_hash:
             raise damaged(path, f"it is not the file that {INDEX} was written for")
-        listing: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+        listing: dict[str, Any] = parse_json(content.decode())
     except FileNotFoundError:
         raise damaged(path, "it is missing") from None
+    except DamagedFileError:
+        raise damaged(path, "it is not what was written") from None
     return listing
 
 

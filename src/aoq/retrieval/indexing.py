@@ -12,10 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from aoq.config import RoundName
 from aoq.data.dataset import PairDataset
 from aoq.data.opening import open_dataset, splits_of
 from aoq.data.regions import RegionSource
+from aoq.disk import require_writable
 from aoq.errors import UserError
+from aoq.folders import refuse_taken
+from aoq.manifest import create_manifest
 from aoq.processes import alone_in
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.index import ENTRIES, INDEX, Index, Manifest, TeacherRecord
@@ -23,7 +27,7 @@ from aoq.retrieval.matcher import Matcher, existing_index, index_folder, load_te
 from aoq.retrieval.parts import AddedPhotos, PartWriter
 from aoq.retrieval.recall import SAMPLE, with_recall
 from aoq.scoring.cross_attention import CrossAttention
-from aoq.storage import is_leftover, remove_folder
+from aoq.storage import remove_folder
 from aoq.training.trained import own_data, result_on
 
 PROPOSALS = 200
@@ -62,17 +66,18 @@ def build_index(
     out: Path | None = None,
     proposing: Proposing | None = None,
     force: bool = False,
+    round: RoundName | None = None,  # noqa: A002
 ) -> Index:
     """Encode everything with the model of a run, and its teacher's, and write the index."""
     contents = contents or Contents()
-    folder = index_folder(run, out)
-    _refuse_taken(folder, force=force)
-    encoder = QueryEncoder.load(run)
+    folder = index_folder(run, out, round=round)
+    _require_free(folder, force=force)
+    encoder = QueryEncoder.load(run, round=round)
     teacher = None if proposing is None else _load_proposer(encoder, proposing.teacher)
     data = (contents.data or own_data(encoder.run)) if contents.with_data else None
     splits = [] if data is None else _open_splits(data, contents.splits, encoder)
     with _writing(folder):
-        _refuse_taken(folder, force=force)  # somebody else may have made it in the meantime
+        _require_free(folder, force=force)  # somebody else may have made it in the meantime
         writer = PartWriter(folder, encoder, teacher=teacher)
         for dataset in splits:
             assert data is not None
@@ -209,21 +214,21 @@ def _record(proposing: Proposing | None, teacher: QueryEncoder | None) -> Teache
 # The folder
 
 
-def _refuse_taken(folder: Path, *, force: bool) -> None:
-    """Only an index is ever replaced, and it only if asked for."""
-    if (folder / INDEX).is_file():
-        if not force:
-            raise UserError(
-                f"{folder} exists already; add photos with --add, or make it again with --force."
-            )
-    elif folder.exists() and not (folder.is_dir() and all(map(_is_own, folder.iterdir()))):
-        raise UserError(f"{folder} exists and is no index; choose another place with --out.")
+def _require_free(folder: Path, *, force: bool) -> None:
+    """Refuse a place that is taken; an index that nobody finished is free."""
+    require_writable(folder)
+    if (folder / INDEX).is_file() and not force:
+        raise UserError(
+            f"{folder} exists already; add photos with --add, or make it again with --force."
+        )
+    refuse_taken(folder, what="index", force=True)
 
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
     """Nobody else writes to an index; parts that it does not name in the end are removed."""
     folder.mkdir(parents=True, exist_ok=True)
+    create_manifest(folder, "index")
     with alone_in(folder, doing="written"):
         try:
             yield
@@ -242,8 +247,3 @@ def _remove_unnamed(folder: Path) -> None:
     for part in folder.iterdir():
         if (part / ENTRIES).is_file() and part.name not in named:
             remove_folder(part)
-
-
-def _is_own(item: Path) -> bool:
-    """Whether something in a folder is what writing an index leaves there when it is killed."""
-    return is_leftover(item) or (item / ENTRIES).is_file()

@@ -19,17 +19,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from aoq.config import RoundName
 from aoq.data.brought import shown
 from aoq.data.pictures import Picture, Pixels
 from aoq.data.regions import Boxes, PictureReader
 from aoq.errors import UserError
-from aoq.retrieval.encoder import QueryEncoder, QueryError, ReadPicture, ReadText, trained_round
+from aoq.retrieval.encoder import QueryEncoder, QueryError, ReadPicture, ReadText
 from aoq.retrieval.index import INDEX, ImageEntry, Index, TextEntry
 from aoq.retrieval.ranking import Candidates, Query, Ranker, Ranking, make_ranker
 from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.encoded import Kind
 from aoq.scoring.stored import StoredRows
-from aoq.storage import ROUND_ONE, ROUND_TWO
+from aoq.storage import ROUND_ONE, ROUND_TWO, ROUNDS
+from aoq.training.best_round import best_round
+from aoq.training.checkpoint import hash_model
 
 INDEX_FOLDER = "index"
 E = TypeVar("E")
@@ -51,6 +54,11 @@ class Hit:
     picture: Path | None
     correct: bool | None
     "Whether it belongs to the query; known only where the query is an entry of the index."
+
+    @property
+    def picture_gone(self) -> bool:
+        """Whether the picture is no longer where it was indexed."""
+        return self.picture is not None and not self.picture.is_file()
 
 
 @dataclass(frozen=True)
@@ -103,12 +111,28 @@ class Matcher:
         self._opened: dict[tuple[Kind, bool], StoredRows | None] = {}
 
     @classmethod
-    def load(cls, run: Path | str, *, index: Path | str | None = None) -> Matcher:
-        """The last trained round of a run and its index, which `aoq index` makes."""
-        opened = Index.open(existing_index(run, index))
-        encoder = QueryEncoder.load(run, source=opened.manifest.source)
+    def load(
+        cls,
+        run: Path | str,
+        *,
+        index: Path | str | None = None,
+        round: RoundName | None = None,  # noqa: A002
+    ) -> Matcher:
+        """The best round of a run, or the `round` that is named, and its index of `aoq index`."""
+        opened = Index.open(existing_index(run, index, round=round))
+        encoder = QueryEncoder.load(run, source=opened.manifest.source, round=round)
+        _refuse_other_round(opened, encoder)
         opened.require_model(encoder.model_hash, run=encoder.run)
         return cls(encoder, opened, proposer=load_teacher(opened))
+
+    def reopened(self) -> Matcher:
+        """The same model with its index as it is on disk by now."""
+        opened = Index.open(self.index.folder)
+        opened.require_model(self.encoder.model_hash, run=self.run)
+        record, own = opened.manifest.teacher, self.index.manifest.teacher
+        is_same = record and own and (record.run, record.model_hash) == (own.run, own.model_hash)
+        proposer = self.proposer if is_same else load_teacher(opened)
+        return Matcher(self.encoder, opened, proposer=proposer)
 
     @property
     def attention_reason(self) -> str | None:
@@ -124,6 +148,11 @@ class Matcher:
         """Images for a sentence, or texts for a picture file."""
         if isinstance(query, Path):
             return self.texts_for(query, top=top)
+        if not isinstance(query, str):
+            raise QueryError(
+                f"{shown(query)} is no query; expected a sentence as str, or a picture file as a "
+                "Path. images_for and texts_for take entries of the index by their numbers."
+            )
         return self.images_for(query, top=top)
 
     def images_for(self, text: Text, *, top: int = 10) -> Answer:
@@ -148,6 +177,8 @@ class Matcher:
 
         A sentence that the model cannot tell from any other is refused, a text of the index is not.
         """
+        if isinstance(texts, str) or not isinstance(texts, Sequence):
+            raise QueryError(f"{shown(texts)} is no list of texts; expected one, such as [text].")
         words = [text if isinstance(text, str) else self._text(text).text for text in texts]
         for text in texts:
             if isinstance(text, str):
@@ -229,7 +260,9 @@ class Matcher:
         return self.index.boxes(self._image(image).number)
 
     def _rank(self, kind: Kind, query: Query, *, top: int) -> Ranking:
-        count = _whole_number(top)
+        if isinstance(top, bool) or not isinstance(top, SupportsIndex):
+            raise QueryError(f"top is {shown(top)}, which is no number; expected how many.")
+        count = operator.index(top)
         if count < 1:
             raise QueryError(f"the first {count} cannot be found; ask for 1 or more.")
         return self.ranker(kind).rank(query, top=count)
@@ -276,20 +309,71 @@ class Matcher:
         return Hit(number, text.id, score, text.text, None, correct)
 
 
-def index_folder(run: Path | str, index: Path | str | None = None) -> Path:
+def index_folder(
+    run: Path | str,
+    index: Path | str | None = None,
+    *,
+    round: RoundName | None = None,  # noqa: A002
+) -> Path:
     """Where the index of a run is, unless it is elsewhere: beside the model."""
-    return trained_round(run) / INDEX_FOLDER if index is None else Path(index)
+    return best_round(run, round).path / INDEX_FOLDER if index is None else Path(index)
 
 
-def existing_index(run: Path | str, index: Path | str | None = None) -> Path:
+def existing_index(
+    run: Path | str,
+    index: Path | str | None = None,
+    *,
+    round: RoundName | None = None,  # noqa: A002
+) -> Path:
     """The same where there is one; else a sentence says how to make it."""
-    folder = index_folder(run, index)
+    folder = index_folder(run, index, round=round)
     if not (folder / INDEX).is_file():
         place = "" if index is None else f" --out {quote(str(index))}"
+        asked = "" if round is None else f" --round {round}"
         raise UserError(
-            f"{folder} holds no index; make one with `aoq index {quote(str(run))}{place}`."
+            f"{folder} holds no index; make one with `aoq index {quote(str(run))}{place}{asked}`"
+            f"{_index_of_the_other(run, index, round)}."
         )
     return folder
+
+
+def _index_of_the_other(
+    run: Path | str,
+    index: Path | str | None,
+    round: RoundName | None,  # noqa: A002
+) -> str:
+    """What to say where the index that was made is that of the round that is not used."""
+    choice = best_round(run, round)
+    if index is not None or choice.other is None:
+        return ""
+    if not (choice.run / ROUNDS[choice.other] / INDEX_FOLDER / INDEX).is_file():
+        return ""
+    why = "was asked for" if round else "is the better one on dev"
+    return (
+        f": its index is of round {choice.other}, and round {choice.used} {why}; --round "
+        f"{choice.other} searches the index that is there"
+    )
+
+
+def _refuse_other_round(index: Index, encoder: QueryEncoder) -> None:
+    """Say so where an index was made with the round beside the one that is used."""
+    if index.manifest.model_hash == encoder.model_hash:
+        return
+    own = encoder.run.absolute()
+    for name, folder in ROUNDS.items():
+        beside = own.parent / folder
+        if own.name not in ROUNDS.values() or beside == own or not beside.is_dir():
+            continue
+        try:
+            is_its_index = hash_model(beside) == index.manifest.model_hash
+        except UserError:  # not trained
+            continue
+        if is_its_index:
+            raise UserError(
+                f"{index.folder} was made with round {name} of {own.parent}, and {encoder.run} is "
+                f"used; take that round with --round {name}, or make the index again with `aoq "
+                "index RUN --force`."
+            )
 
 
 def load_teacher(index: Index) -> QueryEncoder | None:

@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from aoq.data.dataset import PairDataset
 from aoq.data.regions import Boxes, RegionSource, dataset_boxes
 from aoq.errors import UserError
+from aoq.manifest import check_file
 from aoq.progress import track
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.index import BOXES, ENTRIES, TEACHER, Index, Part
 from aoq.retrieval.photos import read_photos
 from aoq.scoring.stored import encode_to_disk, open_stored
-from aoq.storage import atomic_folder, hash_file, write_text
+from aoq.storage import atomic_folder, hash_file, write_array, write_text
 from aoq.training.trained import kept_encodings
 
 
@@ -82,12 +81,12 @@ class PartWriter:
         boxes: Boxes | None = None,
     ) -> None:
         name = f"{split or 'photos'}-{secrets.token_hex(4)}"
-        with atomic_folder(self.folder / name) as part:
+        with atomic_folder(self.folder / name, what="part of an index") as part:
             _encode(dataset, part, self.encoder)
             if self.teacher is not None:
                 _encode(dataset, part / TEACHER, self.teacher)
             if boxes is not None:
-                np.save(part / BOXES, boxes)
+                write_array(part / BOXES, boxes)
             entries = part / ENTRIES
             write_text(entries, json.dumps(_entries(dataset, contents), ensure_ascii=False))
             self.parts.append(Part(name, split, len(dataset), dataset.n_texts, hash_file(entries)))
@@ -102,6 +101,7 @@ def _encode(dataset: PairDataset, folder: Path, encoder: QueryEncoder) -> None:
         with suppress(UserError):  # incomplete or damaged
             open_stored(kept, len(dataset), dataset.n_texts)
             for piece in kept.glob("*.safetensors"):
+                check_file(piece)
                 shutil.copyfile(piece, folder / piece.name)
     encode_to_disk(
         encoder.model,

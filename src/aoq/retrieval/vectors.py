@@ -79,7 +79,7 @@ def encode_lines(encoder: QueryEncoder, file: Path) -> VectorFile:
     unknown = encoder.collator(dataset).unknown_texts()
     if len(unknown):
         warn(
-            f"{file}: {len(unknown):,} texts are made of unknown words only, first line "
+            f"{file}: texts that are made of unknown words only: {len(unknown):,}, first line "
             f"{unknown[0] + 1}; the model cannot tell them apart."
         )
     return _encode(encoder, dataset, "texts", ids=dataset.captions)

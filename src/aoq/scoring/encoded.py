@@ -22,7 +22,8 @@ from aoq.data.collate import Collator
 from aoq.errors import UserError
 from aoq.progress import progress_bar
 from aoq.scoring.protocol import TrainableModel
-from aoq.types import Encoding, Ids
+from aoq.threads import worker_threads
+from aoq.types import Encoding, Ids, Positives
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
@@ -52,6 +53,16 @@ class EncodedDataset(Generic[E]):
     images: Rows[E]
     texts: Rows[E]
     device: str | torch.device = "cpu"
+
+    def require_fit(self, positives: Positives) -> None:
+        """Refuse a relation of other images and texts than these."""
+        found = len(self.images), len(self.texts)
+        expected = positives.n_images, positives.n_texts
+        if found != expected:
+            raise UserError(
+                f"{found[0]:,} images and {found[1]:,} texts are encoded, and positives is about "
+                f"{expected[0]:,} and {expected[1]:,}; take both from the same split."
+            )
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,11 @@ def encode_dataset(
     model: TrainableModel, collator: Collator, *, batch_size: int = 128, description: str = "encode"
 ) -> EncodedDataset[Encoding]:
     """Encode every image and text once, in evaluation mode."""
+    if not isinstance(collator, Collator):
+        raise UserError(
+            f"the data are a {type(collator).__name__}; expected a Collator, which reads batches: "
+            "aoq.Collator(dataset, vocabulary)."
+        )
     images, texts = slice(0, len(collator.dataset)), slice(0, collator.dataset.n_texts)
     total = images.stop + texts.stop
     with evaluation_mode(model), progress_bar(description, total=total, unit="items") as update:
@@ -125,20 +141,34 @@ def encode_range(
 ) -> Encoding | PackedEncoding:
     """Consecutive images or texts, encoded; texts of similar length go together.
 
+    Each thread encodes a batch by itself, so encodings do not depend on how many there are.
     `update` is told of every batch, as the bars of `aoq.progress` expect it.
     """
     order = np.arange(ids.start, ids.stop)
     if kind == "texts":
         order = order[np.argsort(collator.text_lengths[ids], kind="stable")]
+
+    def encode(batch: Ids) -> Encoding:
+        with torch.no_grad():  # which holds for one thread
+            if kind == "images":
+                part = model.encode_images(collator.regions(batch))
+            else:
+                part = model.encode_texts(collator.texts(batch))
+        if not isinstance(part, Encoding) or len(part) != len(batch):
+            is_encoding = isinstance(part, Encoding)
+            found = f"{len(part)} rows" if is_encoding else f"a {type(part).__name__}"
+            raise UserError(
+                f"encode_{kind} made {found} of {len(batch)} {kind}; expected an aoq.Encoding with "
+                "a row for each."
+            )
+        return part.without_context()
+
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     parts = []
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
-        if kind == "images":
-            part = model.encode_images(collator.regions(batch))
-        else:
-            part = model.encode_texts(collator.texts(batch))
-        parts.append(part.without_context())
-        update(advance=len(batch))
+    with worker_threads(collator.device) as workers:
+        for part in workers.map(encode, batches):
+            parts.append(part)
+            update(advance=len(part))
     dataset, noun = collator.dataset, "image" if kind == "images" else "caption"
     _require_finite(parts, order, what=f"{dataset.name} ({dataset.split}), {noun}")
     return concatenate(parts, order=torch.from_numpy(order - ids.start))

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from aoq.data.collate import Collator
 from aoq.errors import UserError
+from aoq.manifest import BlockCheck, DamagedFileError, mapped
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import (
@@ -111,6 +112,7 @@ class StoredRows:
     ends: Tensor  # (pieces,), how many vectors there are up to the end of each file
     vector_shape: tuple[int, ...]  # (D,) or, of images with regions, (R, D)
     dtype: torch.dtype
+    files: tuple[CheckedFile, ...]  # one a path
     lengths: Tensor | None = None  # (M,), of texts that have a vector a word
     device: str | torch.device = "cpu"
 
@@ -144,9 +146,10 @@ class StoredRows:
             inside = sources[here] - (self.ends[piece - 1] if piece else 0)
             wanted = slice(int(inside.min()), int(inside.max()) + 1)
             try:
+                self.files[piece].check_rows(wanted)
                 with safe_open(self.paths[piece], framework="pt") as file:
                     stored = file.get_slice("vectors")[wanted]
-            except (SafetensorError, OSError) as error:
+            except (SafetensorError, OSError, DamagedFileError) as error:
                 raise _unusable(self.paths[piece], str(error)) from None
             if not (inside.diff() == 1).all():  # else they are all of these, in order
                 stored = stored[inside - inside.min()]
@@ -160,6 +163,33 @@ class StoredRows:
     def row_nbytes(self) -> int:
         longest = 1 if self.lengths is None else int(self.lengths.max())
         return longest * math.prod(self.vector_shape) * self.dtype.itemsize
+
+
+class CheckedFile:
+    """Checks a file of encodings against the manifest of its folder: each block once, when read.
+
+    The header and all that is not a vector are checked when the file is opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._blocks = BlockCheck(path)
+        self._start = self._row_bytes = 0
+        content = mapped(path)
+        data = min(8 + int.from_bytes(content[:8], "little"), len(content))
+        self._blocks.check(content, 0, data)
+        for name, entry in json.loads(bytes(content[8:data])).items():
+            start, stop = entry.get("data_offsets", (0, 0))
+            if name == "vectors":
+                self._start = data + start
+                self._row_bytes = (stop - start) // max(entry["shape"][0], 1)
+            else:
+                self._blocks.check(content, data + start, data + stop)
+
+    def check_rows(self, rows: slice) -> None:
+        """Check the vectors that are about to be read."""
+        start, stop = (self._start + row * self._row_bytes for row in (rows.start, rows.stop))
+        if not self._blocks.is_checked(start, stop):
+            self._blocks.check(mapped(self._blocks.path), start, stop)
 
 
 @dataclass(frozen=True)
@@ -195,6 +225,7 @@ def join_rows(parts: Sequence[StoredRows]) -> StoredRows:
     return replace(
         first,
         paths=tuple(path for part in parts for path in part.paths),
+        files=tuple(file for part in parts for file in part.files),
         ends=torch.cat(counts).cumsum(dim=0),
         lengths=torch.cat(lengths) if lengths else None,
     )
@@ -203,12 +234,13 @@ def join_rows(parts: Sequence[StoredRows]) -> StoredRows:
 def _open_piece(path: Path, *, count: int) -> StoredRows:
     """The rows of one file, if there are so many of them."""
     try:
+        checked = CheckedFile(path)
         with safe_open(path, framework="pt") as file:
             names, vectors = file.keys(), file.get_slice("vectors")[:]
             lengths = file.get_tensor("lengths").clone() if "lengths" in names else None
     except FileNotFoundError:
         raise UserError(f"{path} is missing; run again: what is there is kept.") from None
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, DamagedFileError) as error:
         raise _unusable(path, str(error)) from None
     found = len(vectors) if lengths is None else len(lengths)
     if found != count:
@@ -216,7 +248,7 @@ def _open_piece(path: Path, *, count: int) -> StoredRows:
     if lengths is not None and int(lengths.sum()) != len(vectors):
         raise _unusable(path, f"it holds {len(vectors)} words; expected {int(lengths.sum())}")
     ends, shape = torch.tensor([len(vectors)]), tuple(vectors.shape[1:])
-    return StoredRows((path,), ends, shape, vectors.dtype, lengths)
+    return StoredRows((path,), ends, shape, vectors.dtype, (checked,), lengths)
 
 
 def _layout(rows: StoredRows) -> str:

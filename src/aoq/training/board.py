@@ -7,12 +7,15 @@ It shows what `events.jsonl` holds, and the distributions that the log has only 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aoq.disk import disk_errors
 from aoq.types import Floats
 
 if TYPE_CHECKING:
@@ -55,16 +58,32 @@ class Board:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self.folder), purge_step=step)
-        for tag, value in scalars.items():
-            self._writer.add_scalar(tag, value, step)
-        for tag, values in histograms.items():
-            self._writer.add_histogram(tag, values, step)
-        self._writer.flush()
+            _silence_writer_threads()
+            with disk_errors(Path(str(self.folder))):
+                self._writer = SummaryWriter(str(self.folder), purge_step=step)
+        with disk_errors(Path(str(self.folder))):
+            for tag, value in scalars.items():
+                self._writer.add_scalar(tag, value, step)
+            for tag, values in histograms.items():
+                self._writer.add_histogram(tag, values, step)
+            self._writer.flush()
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with disk_errors(Path(str(self.folder))):
+                self._writer.close()
+
+
+@cache
+def _silence_writer_threads() -> None:
+    """Print nothing about TensorBoard's threads: its next call raises what failed in them."""
+    previous = threading.excepthook
+
+    def hook(failed: threading.ExceptHookArgs) -> None:
+        if not type(failed.thread).__module__.startswith("tensorboard."):
+            previous(failed)
+
+    threading.excepthook = hook
 
 
 @contextmanager

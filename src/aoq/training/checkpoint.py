@@ -7,9 +7,9 @@ tensors and plain containers and cannot run code.
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,13 +18,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from aoq.config import Recipe
+from aoq.config import Recipe, RoundName
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
+from aoq.manifest import check_file, read_checked
 from aoq.models import build_model
 from aoq.recipes import load_recipe
 from aoq.scoring.protocol import TrainableModel
 from aoq.storage import RunDirectory, atomic_file, hash_file, hash_parts
+from aoq.training.best_round import best_round
+from aoq.training.own_model import require_same_structure
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class TrainerState:
     "Validations since the best one."
     validated: int = 0
     "Steps of the whole round before the last validation within an epoch."
+    threads: int = 0
+    "Of torch, with which the round takes its steps; 0 before the first."
 
 
 MakeModel = Callable[[], TrainableModel]
@@ -56,10 +61,23 @@ def save_weights(path: Path, model: TrainableModel, *, feature_width: int | None
 
 def load_weights(path: Path, model: TrainableModel) -> None:
     """Put the weights of a file into a model that they fit."""
+    check_file(path)
     try:
         load_model(cast("nn.Module", model), path)
-    except (SafetensorError, RuntimeError) as error:
-        raise UserError(f"{path} does not hold the weights of this model: {error}.") from None
+    except SafetensorError:
+        raise _damaged(path) from None
+    except RuntimeError:
+        raise UserError(
+            f"{path} does not hold the weights of this model: names or shapes differ; restore the "
+            "file or the run's config.toml, or train the run anew."
+        ) from None
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(
+        f"{path} is damaged or is no model of a run ({path.stat().st_size:,} bytes); restore it "
+        "from a copy, or train the run anew with --force."
+    )
 
 
 def save_trainer(
@@ -70,8 +88,8 @@ def save_trainer(
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
     }
-    with atomic_file(path) as temporary:
-        torch.save(content, temporary)
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        torch.save(content, file)  # given a path, it hides why it could not write
 
 
 def load_trainer(
@@ -80,21 +98,18 @@ def load_trainer(
     """Put a saved state back; a fresh state where nothing has been saved."""
     if not path.is_file():
         return TrainerState()
+    path.open("rb").close()  # what the system refuses is another matter
     try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        content: dict[str, Any] = torch.load(
+            BytesIO(read_checked(path)), map_location="cpu", weights_only=True
+        )
         model.load_state_dict(content["model"])
         optimizer.load_state_dict(content["optimizer"])
         return TrainerState(**content["state"])
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        ValueError,
-        KeyError,
-        TypeError,
-        EOFError,
-    ) as error:
+    except Exception:  # damaged files make torch raise almost anything, OSError too
         raise UserError(
-            f"{path} is no trainer state of this run ({error}); remove it to start the round anew."
+            f"{path} is damaged or is no trainer state of this run ({path.stat().st_size:,} "
+            "bytes); restore it from a copy, or remove it to start the round anew."
         ) from None
 
 
@@ -116,9 +131,15 @@ class TrainedRun:
             )
 
 
-def load_run(path: Path | str, *, device: str | torch.device = "cpu") -> TrainedRun:
-    """The best model of a run, in evaluation mode."""
-    run = RunDirectory(Path(path)).require_trained()
+def load_run(
+    path: Path | str,
+    *,
+    device: str | torch.device = "cpu",
+    round: RoundName | None = None,  # noqa: A002
+) -> TrainedRun:
+    """The best model of a run, in evaluation mode; `round` takes one of two rounds instead."""
+    path = best_round(path, round).path
+    run = RunDirectory(path).require_trained()
     recipe = load_recipe(run.config)
     if recipe.model.name == "own":
         raise UserError(
@@ -130,8 +151,8 @@ def load_run(path: Path | str, *, device: str | torch.device = "cpu") -> Trained
     try:
         with safe_open(run.model, framework="pt") as file:
             feature_width = int(file.metadata()["feature_width"])
-    except (SafetensorError, KeyError, TypeError) as error:
-        raise UserError(f"{run.model} is no model of a run: {error}.") from None
+    except (SafetensorError, KeyError, TypeError, ValueError):
+        raise _damaged(run.model) from None
     model = build_model(recipe.model, feature_width=feature_width, vocabulary_size=len(vocabulary))
     load_weights(run.model, model)
     model_hash = hash_model(path)
@@ -154,9 +175,17 @@ def hash_models(runs: Sequence[Path]) -> str:
 
 
 def load_own_model(
-    path: Path | str, make_model: MakeModel, *, device: str | torch.device = "cpu"
+    path: Path | str,
+    make_model: MakeModel,
+    *,
+    device: str | torch.device = "cpu",
+    round: RoundName | None = None,  # noqa: A002
 ) -> TrainableModel:
-    """The best model of a run, in evaluation mode, where `make_model` builds it."""
-    model = make_model()
-    load_weights(RunDirectory(Path(path)).require_trained().model, model)
+    """The best model of a run, in evaluation mode, where `make_model` builds it.
+
+    A model of another structure than the one that was trained is refused.
+    """
+    run, model = RunDirectory(best_round(path, round).path).require_trained(), make_model()
+    require_same_structure(run, model)
+    load_weights(run.model, model)
     return model.to(device).eval()

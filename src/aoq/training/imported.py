@@ -22,12 +22,13 @@ from aoq.data.opening import open_dataset, splits_of
 from aoq.data.published_vocabulary import byte_string_words, read_vocabulary
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
+from aoq.folders import refuse_taken
 from aoq.mining.candidates import CandidateLists
 from aoq.mining.published import read_published_lists
 from aoq.models import build_model
 from aoq.models.checkpoints import Checkpoint, read_checkpoint
 from aoq.models.translation import PublishedModel, translate
-from aoq.progress import EventLog, say, warn
+from aoq.progress import EventLog, count_of, say, warn
 from aoq.recipes import save_recipe
 from aoq.storage import (
     RunDirectory,
@@ -76,7 +77,7 @@ def import_run(
     if files.i2t is not None and data is None:
         raise UserError("candidate lists are checked against their data set; add --data FOLDER.")
     reads = [*files.given().values(), *([data] if data is not None else [])]
-    _refuse_taken(out, reads=reads, force=force)
+    _require_free(out, reads=reads, force=force)
     vocabulary = read_vocabulary(files.vocabulary)
     checkpoint = read_checkpoint(files.checkpoint)
     translated = translate(checkpoint, source=files.checkpoint, name=model)
@@ -95,8 +96,8 @@ def import_run(
         model=translated.config,
         round_one=_round_of(checkpoint.options),
     )
-    check = partial(_refuse_taken, out, reads=reads, force=force)
-    with replacing_folder(out, check=check) as temporary:
+    check = partial(_require_free, out, reads=reads, force=force)
+    with replacing_folder(out, what="run", check=check) as temporary:
         run = RunDirectory(temporary)
         _fill(run, recipe, translated, vocabulary=vocabulary, lists=lists)
         origin = {
@@ -150,19 +151,12 @@ def _round_of(options: Mapping[str, Any]) -> RoundConfig:
     )
 
 
-def _refuse_taken(out: Path, *, reads: list[Path], force: bool) -> None:
-    """Only a run is ever replaced, if asked for, and never one that holds what is read."""
-    if is_vacant(out):
-        return
-    if not out.is_dir() or not RunDirectory(out).config.is_file():
-        raise UserError(f"{out} exists and is no run; choose another folder.")
-    if not force:
-        raise UserError(f"{out} exists already; choose another folder or add --force.")
-    for needed in reads:
-        if needed.resolve().is_relative_to(out.resolve()):
-            raise UserError(f"{out} holds {needed}, which is to be imported; choose another out.")
-    with locked(out):  # refused while somebody trains it
-        pass
+def _require_free(out: Path, *, reads: list[Path], force: bool) -> None:
+    """Refuse a place that is taken, or a run that another process trains."""
+    refuse_taken(out, what="run", force=force, sources=reads)
+    if not is_vacant(out):
+        with locked(out):
+            pass
 
 
 def _fill(
@@ -205,8 +199,9 @@ def _describe(
         say(f"saved at its epoch {checkpoint.epoch}{told}")
     if lists is not None:
         say(
-            f"lists of {lists.depth_texts} texts for each of {len(lists.i2t):,} images and "
-            f"{lists.depth_images} images for each of {len(lists.t2i):,} texts"
+            f"lists of {count_of(lists.depth_texts, 'text')} for each of "
+            f"{count_of(len(lists.i2t), 'image')} and {count_of(lists.depth_images, 'image')} for "
+            f"each of {count_of(len(lists.t2i), 'text')}"
         )
 
 

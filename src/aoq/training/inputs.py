@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from aoq.config import ModelConfig, Recipe
+from aoq.config import MIN_WORD_COUNT, ModelConfig, Recipe
 from aoq.data.check import check_dataset
 from aoq.data.collate import Collator
 from aoq.data.opening import open_dataset, splits_of, training_captions
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
 from aoq.models import find_maker
-from aoq.progress import warn
+from aoq.progress import say, warn
 from aoq.scoring.protocol import TrainableModel
 
 _MANY_UNKNOWN = 0.1  # of the words; of Flickr8k's they are 2 %
+_SMALL = 10_000  # captions of train: each word can have a vector of its own
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,12 @@ class TrainingData:
     dev: Collator
     test: Collator | None = None
     vocabulary: Vocabulary | None = None
+    min_word_count: int = MIN_WORD_COUNT
+    "What the vocabulary was made with."
+
+    def settle(self, recipe: Recipe) -> Recipe:
+        """The recipe with the word count that these data were opened with, if it left it open."""
+        return replace(recipe, min_word_count=recipe.min_word_count or self.min_word_count)
 
     @property
     def feature_width(self) -> int | None:
@@ -61,34 +68,43 @@ def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData
     if not checked:
         report = check_dataset(folder)
         report.raise_for_errors()
-        for warning in report.warnings:
-            warn(warning)
-    vocabulary = Vocabulary.build(training_captions(folder), min_count=recipe.min_word_count)
-    has_test = "test" in splits_of(folder)
-    train = _open_split(folder, "train", vocabulary, device=device)
-    if recipe.min_word_count > 1 and (share := train.unknown_share()) > _MANY_UNKNOWN:
-        warn(
-            f"{folder}: {share:.0%} of the words in train captions will be unknown, as they are "
-            f"there less than {recipe.min_word_count} times; --min-word-count 1 keeps them all."
+        report.tell_of_warnings()
+    captions = training_captions(folder)
+    min_count = recipe.min_word_count or MIN_WORD_COUNT
+    vocabulary = Vocabulary.build(captions, min_count=min_count)
+    train = Collator(open_dataset(folder, "train"), vocabulary, device=device)
+    if min_count > 1 and (share := train.unknown_share()) > _MANY_UNKNOWN:
+        rare = (
+            f"{folder}: {share:.0%} of the words in train captions are there less than "
+            f"{min_count} times"
         )
+        if recipe.min_word_count is None and train.dataset.n_texts < _SMALL:
+            say(f"{rare}; all words are kept, because the data set is small (min_word_count 1).")
+            min_count = 1
+            vocabulary = Vocabulary.build(captions, min_count=min_count)
+            train = Collator(train.dataset, vocabulary, device=device)
+        else:
+            warn(f"{rare} and will be unknown; --min-word-count 1 keeps them all.")
+    has_test = "test" in splits_of(folder)
+    dev = Collator(open_dataset(folder, "dev"), vocabulary, device=device)
+    for split in (train, dev):
+        _warn_of_unknown(folder, split)
     return TrainingData(
         train=train,
-        dev=_open_split(folder, "dev", vocabulary, device=device),
+        dev=dev,
         test=Collator(open_dataset(folder, "test"), vocabulary, device=device)
         if has_test
         else None,
         vocabulary=vocabulary,
+        min_word_count=min_count,
     )
 
 
-def _open_split(folder: Path, split: str, vocabulary: Vocabulary, *, device: str) -> Collator:
-    """One split as batches; says so where captions hold no word that the model will know."""
-    collator = Collator(open_dataset(folder, split), vocabulary, device=device)
-    unknown = collator.unknown_texts()
+def _warn_of_unknown(folder: Path, split: Collator) -> None:
+    """Say so where captions hold no word that the model will know."""
+    unknown, dataset = split.unknown_texts(), split.dataset
     if len(unknown):
-        example = collator.dataset.captions[unknown[0]]
         warn(
-            f"{folder}: {len(unknown):,} {split} captions are made of unknown words only, such as "
-            f"{example!r}."
+            f"{folder}: captions of {dataset.split} that are made of unknown words only: "
+            f"{len(unknown):,}, such as {dataset.captions[unknown[0]]!r}."
         )
-    return collator

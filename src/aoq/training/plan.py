@@ -23,12 +23,13 @@ from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.direction import usable_depth
 from aoq.mining.toplists import TopLists
 from aoq.models import count_parameters
-from aoq.progress import warn
+from aoq.progress import count_of, progress_bar, warn
 from aoq.randomness import epoch_order
 from aoq.sampling import OfflineSampler
 from aoq.scoring.blocks import BLOCK_SIZE
 from aoq.scoring.protocol import TrainableModel
 from aoq.training.inputs import TrainingData, open_training_data
+from aoq.training.preflight import require_memory_for
 from aoq.training.step import make_batches, make_optimizer, update
 from aoq.training.together import Together, start_fabric
 from aoq.types import Encoding, Positives
@@ -61,7 +62,7 @@ class RoundPlan:
 
     def __str__(self) -> str:
         each = 1000 * self.seconds / self.steps
-        return f"{self.steps:,} steps of {each:,.0f} ms: about {duration(self.seconds)}"
+        return f"{count_of(self.steps, 'step')} of {each:,.0f} ms: about {duration(self.seconds)}"
 
 
 @dataclass(frozen=True)
@@ -109,19 +110,26 @@ def make_plan(recipe: Recipe) -> Plan:
     data = open_training_data(recipe)
     model = data.builder(recipe.model)().to(data.train.device)
     positives = data.train.dataset.positives
-    sampler, mining = None, None
-    if recipe.needs_lists:
-        lists = _given_lists(recipe, data) or _stand_in_lists(recipe, positives)
-        sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
-        if recipe.mines:
-            mining = _time_mining(model, data, lists)
-    one, two = (
-        _time_round(model, data, settings, sampler) if is_needed else None
-        for settings, is_needed in (
-            (recipe.round_one, recipe.needs_round_one),
-            (recipe.round_two, recipe.rounds == "both"),
-        )
-    )
+    sampler, mining, one, two = None, None, None, None
+    if recipe.mines and recipe.mining.memory is not None:
+        require_memory_for(model, recipe, data)
+    stages = recipe.mines + recipe.needs_round_one + (recipe.rounds == "both")
+    with progress_bar("Measuring", total=stages, unit="stages") as update:
+        if recipe.needs_lists:
+            lists = _given_lists(recipe, data) or _stand_in_lists(recipe, positives)
+            sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
+            if recipe.mines:
+                update(advance=0, title="Measuring mining")
+                mining = _time_mining(model, data, lists)
+                update()
+        if recipe.needs_round_one:
+            update(advance=0, title="Measuring round one")
+            one = _time_round(model, data, recipe.round_one, sampler)
+            update()
+        if recipe.rounds == "both":
+            update(advance=0, title="Measuring round two")
+            two = _time_round(model, data, recipe.round_two, sampler)
+            update()
     rounds, parameters = [plan for plan in (one, two) if plan is not None], count_parameters(model)
     # For each round the best weights, and the trainer's: weights and Adam's two moments.
     disk_bytes = len(rounds) * 4 * 4 * parameters
@@ -136,12 +144,12 @@ def make_plan(recipe: Recipe) -> Plan:
 
 
 def _warn_where_busy() -> None:
-    """Two threads that share a core with others wait for each other most of the time."""
+    """Say that times hold for what the machine has to do now."""
     cores, load = os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > _BUSY * cores:
         warn(
-            f"this machine has other work (load {load:.1f} on {cores} cores), and times are "
-            "measured beside it; OMP_NUM_THREADS=1 is often faster there."
+            f"this machine has other work (load {load:.1f} on {count_of(cores, 'core')}), and "
+            "times are measured beside it."
         )
 
 

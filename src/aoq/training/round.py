@@ -3,6 +3,10 @@
 A round can be killed at any moment and continues from its last saved state; all randomness
 follows from (seed, epoch, step, process), so it ends with the weights of an uninterrupted round.
 SIGTERM and Ctrl-C save the step under way before they take effect.
+
+The order of a step's sums depends on the number of threads. It is measured before the first step
+and kept with the state: a round that goes on takes its steps with as many. Where steps become much
+slower, it is measured again.
 """
 
 from __future__ import annotations
@@ -12,21 +16,25 @@ import time
 from collections import defaultdict
 from dataclasses import replace
 
+import torch
+
 from aoq.config import RoundConfig
 from aoq.data.collate import Collator
 from aoq.errors import UserError
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import evaluate
+from aoq.manifest import record_pattern
 from aoq.processes import ALONE, Processes
-from aoq.progress import EventLog, progress_bar, say, say_epoch, warn
+from aoq.progress import EventLog, count_of, progress_bar, say, say_epoch, warn
 from aoq.randomness import epoch_order, seed_torch
 from aoq.sampling import OfflineSampler
 from aoq.scoring.protocol import TrainableModel
 from aoq.storage import RunDirectory
+from aoq.threads import Pace, ThreadChoice, choose_threads, is_set_by_user, using_threads
 from aoq.training.board import step_board
 from aoq.training.checkpoint import TrainerState, load_trainer, save_trainer, save_weights
 from aoq.training.statistics import COLLAPSED, CollapseWatch, StepStatistics
-from aoq.training.step import NotFiniteError, make_batches, make_optimizer, update
+from aoq.training.step import NotFiniteError, add_gradients, make_batches, make_optimizer, update
 from aoq.training.stopping import Stop, waiting_signals
 from aoq.training.together import Together, start_fabric
 from aoq.types import Ids
@@ -80,18 +88,31 @@ class Round:
                 f"processes and {settings.accumulate} parts of a step; use fewer of these, or a "
                 "larger training split."
             )
+        self.pace = Pace()
         self.statistics = StepStatistics()
-        self.collapse = CollapseWatch(margin=settings.loss.margin_online)
+        self.collapse = CollapseWatch.for_epochs_of(
+            self.n_steps, margin=settings.loss.margin_online
+        )
 
     def fit(self) -> TrainerState:
         """Train the epochs that are left."""
         if self._is_finished():
-            say(f"{self.label}: finished before, {self.state.epoch} epochs")
+            say(f"{self.label}: finished before, {count_of(self.state.epoch, 'epoch')}")
             self._log_early_end()
             return self.state
-        self.log.write("start", epoch=self.state.epoch, step=self.state.step)
         if self.state != TrainerState():
             say(f"{self.label}: continues in epoch {self.state.epoch + 1}, step {self.state.step}")
+        if self.processes.is_first:
+            record_pattern(self.run.path, f"{self.run.board.name}/events.out.tfevents.*")
+        choice = self._choose_threads()
+        self.state = replace(self.state, threads=choice.threads)
+        self.log.write(
+            "start",
+            epoch=self.state.epoch,
+            step=self.state.step,
+            threads=choice.threads,
+            step_seconds=_rounded(choice),
+        )
         total = self.settings.epochs * self.n_steps
         with (
             waiting_signals() as stop,
@@ -102,6 +123,7 @@ class Round:
             while not self._is_finished() and self._train_epoch(self.state.epoch, stop):
                 self._end_epoch(stop)
             self._log_early_end()
+            self._tell_collapsed_end()
         if not self._is_finished():
             raise UserError(
                 f"{self.label}: another process was asked to stop; the same command continues."
@@ -110,11 +132,70 @@ class Round:
             say(f"{self.label}: {self.state.waited} validations without a better one; ends")
         return self.state
 
+    def _choose_threads(self) -> ThreadChoice:
+        """The user's number, or the one the round began with, or the one that measuring finds."""
+        if not self._may_choose_threads():
+            return ThreadChoice(torch.get_num_threads())
+        if self.state.threads:
+            return ThreadChoice(self.state.threads)
+        return self._measure_threads(self.settings.epochs - 1)
+
+    def _may_choose_threads(self) -> bool:
+        alone_on_cpu = self.processes.size == 1 and self.train.device.type == "cpu"
+        return alone_on_cpu and not is_set_by_user()
+
+    def _measure_threads(self, epoch: int) -> ThreadChoice:
+        """Measure steps of an epoch's kind without an update; nothing of them stays."""
+        settings = self.settings
+        pair_ids, loss = self._batches(epoch)[0], settings.loss_at(epoch)
+        before = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+        def unit() -> None:
+            batches = make_batches(
+                self.train, pair_ids, settings=settings, sampler=self.sampler, epoch=epoch, step=0
+            )
+            self.optimizer.zero_grad(set_to_none=True)
+            add_gradients(self.model, batches, loss, together=self.together)
+
+        self.model.train()
+        choice = choose_threads(unit, units=settings.epochs * self.n_steps - self._steps_done)
+        self.model.load_state_dict(before)  # batch norm has counted
+        self.optimizer.zero_grad(set_to_none=True)
+        return choice
+
+    def _watch_pace(self, seconds: float, epoch: int) -> None:
+        """Measure again where steps have become slow, and take another number that is faster."""
+        if not self.pace.slows(seconds) or not self._may_choose_threads():
+            return
+        self.pace, choice = Pace(), self._measure_threads(epoch)
+        if choice.beats(self.state.threads):
+            say(
+                f"{self.label}: steps have become slow; {count_of(choice.threads, 'thread')} "
+                f"instead of {self.state.threads} from here on"
+            )
+            self.log.write(
+                "threads",
+                epoch=epoch + 1,
+                step=self.state.step,
+                threads=choice.threads,
+                step_seconds=_rounded(choice),
+            )
+            self.state = replace(self.state, threads=choice.threads)
+
     def _log_early_end(self) -> None:
         """Once; a kill may have come between the last state and this line."""
         is_logged = any(line.get("event") == "stopped_early" for line in self.log.read())
         if self._gave_up() and not is_logged:
             self.log.write("stopped_early", epoch=self.state.epoch, waited=self.state.waited)
+
+    def _tell_collapsed_end(self) -> None:
+        """Repeat at the end of a round what scrolled away, so that its last word is true."""
+        if self._is_finished() and self.collapse.is_stuck:
+            self.log.write("collapsed", epoch=self.state.epoch, step=self.n_steps)
+            warn(
+                f"{self.label}: ended on the plateau of the collapsed loss, with scores that are "
+                "nearly alike; more epochs may leave it."
+            )
 
     def _gave_up(self) -> bool:
         patience = self.settings.patience
@@ -152,6 +233,8 @@ class Round:
         self.model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate_at(epoch)
+        if self.settings.loss_at(epoch) != self.settings.loss_at(max(0, epoch - 1)):
+            self.pace = Pace()  # other steps, another pace
         batches = self._batches(epoch)
         title = f"{self.label}: epoch {epoch + 1}/{self.settings.epochs}"
         sums: defaultdict[str, float] = defaultdict(float)
@@ -160,10 +243,14 @@ class Round:
         if self._gave_up():
             return False
         for step in range(first, len(batches)):
-            terms = self._step(batches[step], epoch=epoch, step=step)
+            step_started = time.perf_counter()
+            with using_threads(self.state.threads):
+                terms = self._step(batches[step], epoch=epoch, step=step)
+            step_seconds = time.perf_counter() - step_started
             for name, value in terms.items():
                 sums[name] += value
             self.state = replace(self.state, step=step + 1)
+            self._watch_pace(step_seconds, epoch)
             self.bar(title=title, note=_described(terms))
             self._between_steps(stop)
             if self._gave_up() or self.together.any(stop.is_asked):
@@ -295,3 +382,8 @@ def _described(terms: dict[str, float]) -> str:
         kinds[name.removeprefix("i2t_").removeprefix("t2i_")] += value
     parts = ", ".join(f"{kind} {value:.1f}" for kind, value in kinds.items())
     return f"loss {sum(terms.values()):.1f} ({parts})"
+
+
+def _rounded(choice: ThreadChoice) -> dict[str, float]:
+    """Seconds of a step by the number of threads, for the log."""
+    return {str(number): round(value, 4) for number, value in choice.seconds.items()}

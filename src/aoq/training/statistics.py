@@ -167,6 +167,20 @@ class CollapseWatch:
         self.patience = patience
         self._stuck = 0
 
+    @classmethod
+    def for_epochs_of(cls, n_steps: int, *, margin: float) -> CollapseWatch:
+        """A watch whose patience is an epoch, within 30 to 200 steps.
+
+        A small data set may be trained in 200 steps altogether. In one healthy round of 40 steps
+        an epoch, at most 8 steps in a row were on the plateau; in a collapsed one, 101.
+        """
+        return cls(margin, patience=min(200, max(30, n_steps)))
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the last step was part of a collapse."""
+        return self._stuck >= self.patience
+
     def sees(self, outcomes: Sequence[Outcome]) -> bool:
         """Whether this step makes it a collapse; true once, and again only after a recovery."""
         self._stuck = self._stuck + 1 if self._on_plateau(outcomes) else 0

@@ -34,7 +34,7 @@ from aoq.scoring.protocol import (
     TrainableModel,
 )
 from aoq.training.together import Together
-from aoq.types import AlignedIdx, Encoding, Ids, StepBatch
+from aoq.types import AlignedIdx, Encoding, Ids, StepBatch, require_tensor
 
 
 def make_optimizer(model: TrainableModel, settings: RoundConfig) -> torch.optim.Optimizer:
@@ -144,11 +144,7 @@ def update(
     term or the gradient is not finite: the weights stay as they were.
     """
     optimizer.zero_grad(set_to_none=True)
-    outcomes = []
-    for batch in batches:
-        outcome = step_loss(model, batch, settings.loss_at(epoch), together=together)
-        together.fabric.backward(outcome.loss.total)
-        outcomes.append(outcome)
+    outcomes = add_gradients(model, batches, settings.loss_at(epoch), together=together)
     together.average_gradients(model.parameters())
     terms = _terms_of_step(outcomes, together)
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm))
@@ -159,6 +155,18 @@ def update(
         )
     optimizer.step()
     return terms, outcomes
+
+
+def add_gradients(
+    model: TrainableModel, batches: Sequence[StepBatch], loss: LossConfig, *, together: Together
+) -> list[Outcome]:
+    """Compute the loss of each batch and add its gradients to those of the weights."""
+    outcomes = []
+    for batch in batches:
+        outcome = step_loss(model, batch, loss, together=together)
+        together.fabric.backward(outcome.loss.total)
+        outcomes.append(outcome)
+    return outcomes
 
 
 def _terms_of_step(outcomes: Sequence[Outcome], together: Together) -> dict[str, float]:
@@ -212,6 +220,10 @@ def score_batch(
     # S(i, t_off) and S(i_off, t); of derived pairs also S(i_off, t_off) and S(i~_off, t~_off).
     meetings = [(0, 1), (1, 0), (1, 1), (2, 2)][: 2 * len(sets) - 2]
     offline = [model.score_pairs(images[first], texts[second]) for first, second in meetings]
+    own = len(batch.pairs.images)
+    require_tensor("score_matrix(images, texts)", matrix, (own, size), of="fraction")
+    for scores_of_pairs in offline:
+        require_tensor("score_pairs(images, texts)", scores_of_pairs, (own,), of="fraction")
     if together is not None:
         together_scores = together.gather(torch.column_stack([matrix, *offline]), size)
         matrix, offline = together_scores[:, :size], list(together_scores[:, size:].unbind(dim=1))

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aoq.config import MiningConfig
+from aoq.config import MiningConfig, RoundName
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
 from aoq.data.opening import open_dataset
+from aoq.disk import is_read_only, is_writable
 from aoq.errors import UserError
 from aoq.evaluation.kept_ranks import keep_ranks, kept_ranks, ranks_file
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import JudgedFold, judge_folds
+from aoq.manifest import create_manifest
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.offline import mine_together
 from aoq.mining.report import mining_report, report_file
 from aoq.mining.rerank import Agreement, agreement, rerank
-from aoq.mining.saved import remove_saved, saved_file
+from aoq.mining.saved import remove_saved, saved_file, saved_folder
 from aoq.mining.together import Mined
 from aoq.processes import ALONE, Processes, alone_in
-from aoq.progress import EventLog, say
+from aoq.progress import EventLog, count_of, say, warn
 from aoq.recipes import load_recipe
 from aoq.scoring.encoded import EncodedDataset, encode_dataset
 from aoq.scoring.ensemble import Ensemble
 from aoq.scoring.protocol import Scorer, TrainableModel
 from aoq.scoring.stored import encode_to_disk, encodings_folder, open_stored
 from aoq.storage import RunDirectory, append_json_line, read_json_lines
+from aoq.training.best_round import best_round
 from aoq.training.checkpoint import hash_model, hash_models, load_run
 from aoq.training.inputs import default_device
 from aoq.types import Encoding
@@ -55,16 +59,23 @@ class ScoredSplit:
         *,
         model_hash: str,
         on_disk: Processes | None = None,
+        scratch: Path | None = None,
     ) -> ScoredSplit:
         """Encode a split with the model of a run, whose hash is that of what was loaded.
 
-        Encodings are held in memory, or kept in the run's folder by the processes `on_disk`.
+        Encodings are held in memory, or kept in the run's folder by the processes `on_disk`. Where
+        a run is read-only they are kept in the folder `scratch`, or held in memory without one.
         """
         description = f"encode {collator.dataset.split} with {run.name}"
-        if on_disk is None:
+        folder = None
+        if on_disk is not None:
+            folder = _place_for_encodings(run, collator.dataset, model_hash, scratch)
+        if on_disk is None or folder is None:
             encoded = encode_dataset(model, collator, description=description)
+        elif not is_writable(folder):  # complete
+            dataset = collator.dataset
+            encoded = open_stored(folder, len(dataset), dataset.n_texts, device=collator.device)
         else:
-            folder = kept_encodings(run, collator.dataset, model_hash=model_hash)
             encoded = _encode_on_disk(folder, model, collator, on_disk, description)
         return cls((run,), collator.dataset, model, encoded, model_hash)
 
@@ -99,12 +110,14 @@ def open_splits(
     split: str,
     data: Path | str | None = None,
     on_disk: Processes | None = None,
+    round: RoundName | None = None,  # noqa: A002
+    scratch: Path | None = None,
 ) -> list[ScoredSplit]:
-    """Encode a split with the last trained round of each of `runs`.
+    """Encode a split with the best round of each of `runs`, or with the `round` that is named.
 
     The data set is their own, unless one is named.
     """
-    rounds = [RunDirectory(Path(run)).last_round().path for run in runs]
+    rounds = [best_round(run, round).path for run in runs]
     if data is None:
         _require_same_data(rounds)
     dataset = open_dataset(data or own_data(rounds[0]), split)
@@ -115,10 +128,30 @@ def open_splits(
         collator = Collator(dataset, trained.vocabulary, device=default_device())
         parts.append(
             ScoredSplit.encode(
-                run, trained.model, collator, model_hash=trained.model_hash, on_disk=on_disk
+                run,
+                trained.model,
+                collator,
+                model_hash=trained.model_hash,
+                on_disk=on_disk,
+                scratch=scratch,
             )
         )
     return parts
+
+
+def _place_for_encodings(
+    run: Path, dataset: PairDataset, model_hash: str, scratch: Path | None
+) -> Path | None:
+    """The run's folder, if it can be written to or holds everything already; else in `scratch`."""
+    kept = kept_encodings(run, dataset, model_hash=model_hash)
+    if is_writable(kept):
+        return kept
+    with suppress(UserError):
+        open_stored(kept, len(dataset), dataset.n_texts)
+        return kept
+    if scratch is None:
+        return None
+    return encodings_folder(scratch, model_hash=model_hash, data=dataset.fingerprint)
 
 
 def _encode_on_disk(
@@ -130,7 +163,7 @@ def _encode_on_disk(
 ) -> EncodedDataset[Encoding]:
     """Encode with all processes, or find what was encoded before."""
     dataset = collator.dataset
-    processes.first_does(partial(folder.mkdir, parents=True, exist_ok=True))
+    processes.first_does(partial(_make_encodings_folder, folder))
     with alone_in(folder, processes, doing="encoded"):
         encode_to_disk(
             model,
@@ -142,6 +175,11 @@ def _encode_on_disk(
         )
         processes.barrier()
     return open_stored(folder, len(dataset), dataset.n_texts, device=collator.device)
+
+
+def _make_encodings_folder(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    create_manifest(folder, "encodings")
 
 
 def kept_encodings(run: Path, dataset: PairDataset, *, model_hash: str) -> Path:
@@ -189,14 +227,18 @@ def mine_run(
     where it was.
     """
     runs = [runs] if isinstance(runs, Path | str) else runs
-    first = RunDirectory(Path(runs[0])).last_round()
+    first = RunDirectory(best_round(runs[0]).path)
     config = config or load_recipe(first.config).mining
     proposed = None
     if proposals is not None:
         proposed = _open_proposals(Path(proposals), data or own_data(first.path))
-    teacher = ScoredSplit.together(open_splits(runs, split="train", data=data, on_disk=processes))
+    out = Path(out)
+    parts = open_splits(
+        runs, split="train", data=data, on_disk=processes, scratch=saved_folder(out)
+    )
+    teacher = ScoredSplit.together(parts)
     return mine_split(
-        teacher, Path(out), config=config, proposed=proposed, sample=sample, processes=processes
+        teacher, out, config=config, proposed=proposed, sample=sample, processes=processes
     )
 
 
@@ -249,19 +291,32 @@ def _tell(mined: Mined, agreed: Mapping[str, Agreement], *, run: Path, seconds: 
     """Say what was mined, and note it in the run."""
     i2t, t2i = mined.lists.i2t, mined.lists.t2i
     say(
-        f"mined {i2t.shape[1]} texts for each of {len(i2t):,} images and {t2i.shape[1]} "
-        f"images for each of {len(t2i):,} texts in {seconds:.1f} s"
+        f"mined {count_of(i2t.shape[1], 'text')} for each of {count_of(len(i2t), 'image')} and "
+        f"{count_of(t2i.shape[1], 'image')} for each of {count_of(len(t2i), 'text')} "
+        f"in {seconds:.1f} s"
     )
     for part in agreed.values():
         say(part.sentence)
-    EventLog(RunDirectory(run).events).write(
-        "mined",
-        seconds=round(seconds, 2),
-        i2t=i2t.shape,
-        t2i=t2i.shape,
-        dropped=mined.n_dropped,
-        **{f"agreement_{direction}": asdict(part) for direction, part in agreed.items()},
-    )
+    with _noting(run, "that it was mined with"):
+        EventLog(RunDirectory(run).events).write(
+            "mined",
+            seconds=round(seconds, 2),
+            i2t=i2t.shape,
+            t2i=t2i.shape,
+            dropped=mined.n_dropped,
+            **{f"agreement_{direction}": asdict(part) for direction, part in agreed.items()},
+        )
+
+
+@contextmanager
+def _noting(run: Path, what: str) -> Iterator[None]:
+    """Write something into a run; where it is read-only, only say that it is not kept."""
+    try:
+        yield
+    except OSError as error:
+        if not is_read_only(error):
+            raise
+        warn(f"{run} is read-only: {what} is not kept there.")
 
 
 def _open_proposals(path: Path, data: Path | str) -> CandidateLists:
@@ -274,9 +329,10 @@ def evaluate_run(
     split: str = "test",
     data: Path | str | None = None,
     memory: str | None = None,
+    round: RoundName | None = None,  # noqa: A002
 ) -> Metrics:
     """Judge the best model of a run on one split, and note the result in the run."""
-    ((_, metrics),) = evaluate_runs([run], split=split, data=data, memory=memory)
+    ((_, metrics),) = evaluate_runs([run], split=split, data=data, memory=memory, round=round)
     return metrics
 
 
@@ -286,9 +342,10 @@ def evaluate_runs(
     split: str = "test",
     data: Path | str | None = None,
     memory: str | None = None,
+    round: RoundName | None = None,  # noqa: A002
 ) -> list[tuple[str, Metrics]]:
     """Judge each run as `evaluate_run` does, and last, of several, their ensemble."""
-    parts = open_splits(runs, split=split, data=data)
+    parts = open_splits(runs, split=split, data=data, round=round)
     results = [(str(part.runs[0]), judge_split(part, memory=memory)) for part in parts]
     if len(parts) > 1:
         results.append(("ensemble", judge_split(ScoredSplit.together(parts), memory=memory)))
@@ -299,18 +356,26 @@ def judge_split(part: ScoredSplit, *, memory: str | None = None) -> Metrics:
     """Rank everything, and note the result and the ranks in the (first) run."""
     started = time.monotonic()
     (fold,) = part.judge(memory=memory)
+    return note_result(part, fold, seconds=time.monotonic() - started)
+
+
+def note_result(part: ScoredSplit, fold: JudgedFold, *, seconds: float, **more: Any) -> Metrics:
+    """Keep a result of the whole split and its ranks in the (first) run, with what is `more`."""
     metrics, model = fold.metrics, part.model_hash
-    keep_ranks(ranks_file(part.runs[0], model=model, dataset=part.dataset), fold)
     directory = RunDirectory(part.runs[0])
     line = {
         "split": part.dataset.split,
         "model": model,
         "data": part.dataset.fingerprint,
         **metrics.as_dict(),
+        **more,
     }
-    append_json_line(directory.results, line)
-    seconds = round(time.monotonic() - started, 2)
-    EventLog(directory.events).write("evaluated", split=part.dataset.split, seconds=seconds)
+    with _noting(directory.path, "the result"):
+        keep_ranks(ranks_file(directory.path, model=model, dataset=part.dataset), fold)
+        append_json_line(directory.results, line)
+        EventLog(directory.events).write(
+            "evaluated", split=part.dataset.split, seconds=round(seconds, 2)
+        )
     return metrics
 
 
@@ -321,7 +386,8 @@ def ranks_of(runs: Sequence[Path], dataset: PairDataset, *, data: Path | None) -
     if kept is None:
         part = ScoredSplit.together(open_splits(runs, split=dataset.split, data=data))
         (kept,) = part.judge()
-        keep_ranks(file, kept)
+        with _noting(runs[0], "what was judged"):
+            keep_ranks(file, kept)
     return kept
 
 

@@ -6,7 +6,6 @@ command starts a run, continues it after a kill, and does nothing to a complete 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +14,11 @@ from typing import Any
 
 from aoq.config import Recipe, RoundConfig, RoundName
 from aoq.data.vocabulary import Vocabulary
+from aoq.disk import require_writable
 from aoq.errors import UserError
 from aoq.evaluation.protocols import first_texts
+from aoq.folders import refuse_taken
+from aoq.manifest import create_manifest
 from aoq.mining.candidates import CandidateLists
 from aoq.processes import ALONE, Processes, alone_in
 from aoq.randomness import seed_torch
@@ -31,6 +33,7 @@ from aoq.storage import (
     hash_file,
     is_vacant,
     locked,
+    read_json,
     remove_folder,
     write_json,
 )
@@ -43,6 +46,8 @@ from aoq.training.checkpoint import (
     load_weights,
 )
 from aoq.training.inputs import TrainingData, open_training_data
+from aoq.training.own_model import fingerprint_model, refuse_other_model
+from aoq.training.preflight import require_mining_memory
 from aoq.training.round import Round
 from aoq.training.trained import ScoredSplit, judge_once, mine_split, result_on
 
@@ -61,10 +66,8 @@ def prepare_run(
     A whole recipe keeps to mining its lists or to given ones, since its stages depend on it.
     """
     run = RunDirectory(path)
-    if force and run.config.is_file():
-        for needed in reads:
-            if needed.resolve().is_relative_to(path.resolve()):
-                raise UserError(f"{path} holds {needed}, which this run reads; choose another out.")
+    if force and not is_vacant(path):
+        refuse_taken(path, what="run", force=True, sources=reads)
         with locked(path):
             remove_folder(path)
     if run.config.is_file():
@@ -80,10 +83,12 @@ def prepare_run(
                 "choose another folder, or add --force to start anew."
             )
     elif is_vacant(path):
+        require_writable(path)
         path.mkdir(parents=True, exist_ok=True)
+        create_manifest(path, "run")
         save_recipe(recipe, run.config)
     else:
-        raise UserError(f"{path} exists and is no run; choose another folder.")
+        refuse_taken(path, what="run", force=False)
     return run
 
 
@@ -104,13 +109,13 @@ def _keep_recipe(run: RunDirectory, recipe: Recipe) -> None:
 
 
 def train_round(
-    path: Path,
+    path: Path | str,
     recipe: Recipe,
     data: TrainingData,
     *,
     which: RoundName,
-    candidates: Path | None = None,
-    start: Path | None = None,
+    candidates: Path | str | None = None,
+    start: Path | str | None = None,
     make_model: MakeModel | None = None,
     label: str | None = None,
     force: bool = False,
@@ -122,24 +127,27 @@ def train_round(
     the run whose weights a round starts from that is told not to start from scratch. Several
     processes call this together.
     """
-    recipe = recipe.resolved()
+    path, recipe = Path(path), data.settle(recipe.resolved())
     settings = recipe.settings_of(which)
-    lists = candidates or (Path(recipe.candidates) if recipe.candidates else None)
+    named = candidates or recipe.candidates
+    lists = Path(named) if named else None
     lists = lists if settings.loss.needs_candidates else None
     sampler = _make_sampler(recipe, settings, data, lists)
-    weights = _weights_to_start_from(settings, start)
-    make_model = make_model or data.builder(recipe.model)
+    weights = _weights_to_start_from(settings, None if start is None else Path(start))
+    build = make_model or data.builder(recipe.model)
     run = RunDirectory(path)
+    seed_torch(recipe.seed)
+    model = build()
+    own_model = None if make_model is None else model
 
     def prepare() -> None:
         reads = (file for file in (*recipe.files, lists, weights) if file is not None)
         prepare_run(path, recipe, is_round=True, force=force, reads=list(reads))
-        _settle_origin(run, data, which=which, lists=lists, weights=weights)
+        _settle_origin(run, data, own_model, which=which, lists=lists, weights=weights)
         _keep_recipe(run, recipe)
 
     processes.first_does(prepare)
-    seed_torch(recipe.seed)
-    model = make_model().to(data.train.device)
+    model = model.to(data.train.device)
     if weights is not None:
         load_weights(weights, model)
     dev = data.dev
@@ -176,6 +184,7 @@ def _weights_to_start_from(settings: RoundConfig, start: Path | None) -> Path | 
 def _settle_origin(
     run: RunDirectory,
     data: TrainingData,
+    own_model: TrainableModel | None,
     *,
     which: RoundName,
     lists: Path | None,
@@ -192,9 +201,10 @@ def _settle_origin(
     if not run.origin.is_file():
         if data.vocabulary is not None:
             data.vocabulary.save(run.vocabulary)
-        write_json(run.origin, origin)
+        own = {} if own_model is None else {"model": fingerprint_model(own_model)}
+        write_json(run.origin, origin | own)
         return
-    stored = json.loads(run.origin.read_text(encoding="utf-8"))
+    stored = read_json(run.origin)
     other = [name for name, value in origin.items() if stored.get(name) != value]
     if data.vocabulary is not None and data.vocabulary != Vocabulary.load(run.vocabulary):
         other.append("vocabulary")
@@ -203,6 +213,8 @@ def _settle_origin(
             f"{run.path} was started with another {' and another '.join(other)}; "
             "choose another folder, or add --force to start anew."
         )
+    if own_model is not None:
+        refuse_other_model(run, own_model)
 
 
 def _make_sampler(
@@ -318,8 +330,11 @@ def run_recipe(
         recipe = replace(recipe, model=replace(recipe.model, name="own"))
     recipe = recipe.resolved()
     data = data or open_training_data(recipe)
-    if make_model is None:  # what can be refused is, before anything is removed
-        data.builder(recipe.model)
+    recipe = data.settle(recipe)
+    builder = make_model or data.builder(recipe.model)
+    # What can be refused is, before anything is removed.
+    if force or not RunDirectory(path).candidates.is_file():
+        require_mining_memory(recipe, data, builder, processes=processes)
     if recipe.candidates:
         lists = Path(recipe.candidates)
         CandidateLists.load(lists).require_fit(data.train.dataset, source=lists)

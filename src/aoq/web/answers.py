@@ -76,6 +76,7 @@ class HitAnswer(BaseModel):
     score: float
     text: str = Field(description="Of a text its words; of an image its first caption, or nothing.")
     picture: str | None = Field(description="Address of the picture, where there is one.")
+    picture_gone: bool = Field(description="Whether the picture is no longer where it was indexed.")
     correct: bool | None = Field(description="Known where the query is an entry of the index.")
 
 
@@ -142,6 +143,7 @@ class EntryAnswer(BaseModel):
     id: str
     text: str
     picture: str | None
+    picture_gone: bool = Field(description="Whether the picture is no longer where it was indexed.")
     content: str | None = Field(
         description="SHA-256 of the picture, if it was there when it was indexed."
     )
@@ -207,6 +209,9 @@ class ResultAnswer(BaseModel):
     __pydantic_extra__: Figures
 
     split: str
+    intervals: dict[str, tuple[float, float]] | None = Field(
+        description="95 % intervals over queries, where `aoq evaluate --bootstrap` made some."
+    )
 
 
 class ResultsAnswer(BaseModel):

@@ -47,9 +47,9 @@ def find_run(
     run: Annotated[str, Path(description="Name of a run, as the status tells it.")],
     service: Shared,
 ) -> ServedRun:
-    if run not in service.runs:
+    if run not in service.growing:
         raise RefusedError(404, "There is no run of that name; /api/status lists them.")
-    return service.runs[run]
+    return service.growing[run].current()
 
 
 Run = Annotated[ServedRun, Depends(find_run)]

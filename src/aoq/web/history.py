@@ -39,7 +39,9 @@ def results(run: Path) -> ResultsAnswer:
     """The settings that are not the paper's, and the last result on each split."""
     usual, summary = dotted_settings(Recipe()), RunSummary.read(run)
     settings = dotted_settings(summary.recipe)
-    last = {line["split"]: line for line in _own_results(summary)}
+    own = _own_results(summary)
+    last = {line["split"]: line for line in own}
+    intervals = {line["split"]: found for line in own if (found := _intervals(line))}
     return ResultsAnswer(
         settings={
             name: value
@@ -47,7 +49,9 @@ def results(run: Path) -> ResultsAnswer:
             if value != usual[name] and name not in _PLACES
         },
         results=[
-            ResultAnswer.model_validate({"split": split, **_figures(line)})
+            ResultAnswer.model_validate(
+                {"split": split, "intervals": intervals.get(split), **_figures(line)}
+            )
             for split, line in last.items()
         ],
     )
@@ -108,6 +112,17 @@ def _epochs(events: Iterable[Event]) -> list[EpochAnswer]:
         )
         for epoch in sorted(losses.keys() | validations.keys())
     ]
+
+
+def _intervals(line: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Those that a line has, as far as they are pairs of numbers."""
+    found = line.get("intervals")
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {
+        name: (pair[0], pair[1])
+        for name, pair in pairs
+        if isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair))
+    }
 
 
 def _figures(line: Mapping[str, Any]) -> dict[str, float]:

@@ -32,9 +32,10 @@ class ShownPictures:
 
     def jpeg(self, picture: Path, *, side: int) -> bytes:
         """At most `side` pixels wide and high."""
+        real = self._real(picture)  # what is gone is not shown from memory either
         made = self._kept.get((picture, side))
         if made is None:
-            made = _made_small(self._real(picture), side)
+            made = _made_small(real, side)
             self._kept.keep((picture, side), made)
         return made
 

@@ -15,7 +15,7 @@ from aoq.experiments.inspection import EntryKind
 from aoq.experiments.runs import RunSummary
 from aoq.progress import warn
 from aoq.retrieval.encoder import ReadPicture, ReadText
-from aoq.retrieval.index import ImageEntry, TextEntry
+from aoq.retrieval.index import ImageEntry, Index, TextEntry
 from aoq.retrieval.matcher import Answer, Matcher
 from aoq.storage import hash_parts
 from aoq.web.answers import (
@@ -40,6 +40,20 @@ from aoq.web.pictures import ShownPictures
 from aoq.web.refusals import RefusedError, as_sentence
 
 
+def _growth(index: Index) -> dict[str, int]:
+    """The images of an index by its name, and before by those of what it has grown from.
+
+    Photos that are added are numbered last, so addresses that a page has already stay valid.
+    """
+    hashes: list[bytes] = []
+    grown, images = dict[str, int](), 0
+    for part in index.manifest.parts:
+        hashes.append(part.entries_hash.encode())
+        images += part.n_images
+        grown[hash_parts(*hashes)[:12]] = images
+    return grown
+
+
 class ServedRun:
     """One run under the name that addresses call it by."""
 
@@ -50,7 +64,9 @@ class ServedRun:
         *,
         pictures: Kept[tuple[Path, int], bytes],
         threads: int,
+        before: ServedRun | None = None,
     ) -> None:
+        """Serve a matcher; one that follows on another has the network that reads uploads."""
         self.name = name
         self.matcher = matcher
         self._images, self._texts = matcher.index.images, matcher.index.texts
@@ -64,9 +80,11 @@ class ServedRun:
             "text": [f" {text.text}".casefold() for text in self._texts],
         }
         self._negatives = Negatives.open(matcher.run, matcher.index)
-        self._no_uploads = _prepare_pictures(matcher, threads=threads)
-        parts = matcher.index.manifest.parts
-        self._index_hash = hash_parts(*(part.entries_hash.encode() for part in parts))[:12]
+        self._no_uploads: str | None = (
+            _prepare_pictures(matcher, threads=threads) if before is None else before._no_uploads
+        )
+        self._grown_from = _growth(matcher.index)
+        self._index_hash = list(self._grown_from)[-1]
 
     @property
     def path(self) -> Path:
@@ -182,6 +200,7 @@ class ServedRun:
                 score=hit.score,
                 text=hit.text,
                 picture=self._address(self._images[hit.number]) if kind == "image" else None,
+                picture_gone=hit.picture_gone,
                 correct=hit.correct,
             )
             for hit in answer.hits
@@ -248,7 +267,7 @@ class ServedRun:
 
     def picture(self, number: int, *, side: int, index: str | None) -> bytes:
         """A JPEG; refused where the number is said to be of another index."""
-        if index not in (None, self._index_hash):
+        if index is not None and number >= self._grown_from.get(index, 0):
             raise RefusedError(
                 404, "The picture is of an index that is not served here; load the page again."
             )
@@ -286,6 +305,7 @@ class ServedRun:
             id=entry.id,
             text=self._first_caption(entry) if isinstance(entry, ImageEntry) else entry.text,
             picture=self._address(entry) if isinstance(entry, ImageEntry) else None,
+            picture_gone=isinstance(entry, ImageEntry) and _is_gone(entry),
             content=entry.content if isinstance(entry, ImageEntry) else None,
             split=entry.split,
         )
@@ -298,9 +318,14 @@ class ServedRun:
         return " ".join(["", image.id, *captions]).casefold()
 
     def _address(self, image: ImageEntry) -> str | None:
-        if image.picture is None:
+        if image.picture is None or _is_gone(image):
             return None
         return f"/api/runs/{self.name}/pictures/{image.number}?index={self._index_hash}"
+
+
+def _is_gone(image: ImageEntry) -> bool:
+    """Whether the picture is no longer where it was indexed."""
+    return image.picture is not None and not image.picture.is_file()
 
 
 def _prepare_pictures(matcher: Matcher, *, threads: int) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from aoq.retrieval.matcher import Matcher
 from aoq.web.answers import RunAnswer
+from aoq.web.growth import GrowingRun
 from aoq.web.kept import Kept
 from aoq.web.limits import Limits
 from aoq.web.served import ServedRun
@@ -21,7 +22,7 @@ from aoq.web.work import Workers
 class Service:
     """What a server serves, and with what."""
 
-    runs: Mapping[str, ServedRun]
+    growing: Mapping[str, GrowingRun]
     limits: Limits
     workers: Workers
     uploads: Uploads
@@ -30,11 +31,24 @@ class Service:
     def of(cls, matchers: Sequence[Matcher], limits: Limits) -> Service:
         pictures = Kept[tuple[Path, int], bytes](most=limits.kept_picture_bytes, size=len)
         names = address_names([matcher.name for matcher in matchers])
-        runs = {
-            name: ServedRun(name, matcher, pictures=pictures, threads=limits.working)
+
+        def serve(matcher: Matcher, before: ServedRun) -> ServedRun:
+            return ServedRun(
+                before.name, matcher, pictures=pictures, threads=limits.working, before=before
+            )
+
+        growing = {
+            name: GrowingRun(
+                ServedRun(name, matcher, pictures=pictures, threads=limits.working), serve
+            )
             for name, matcher in zip(names, matchers, strict=True)
         }
-        return cls(runs, limits, Workers(limits), Uploads(limits))
+        return cls(growing, limits, Workers(limits), Uploads(limits))
+
+    @property
+    def runs(self) -> Mapping[str, ServedRun]:
+        """The runs as their indexes are, or were a moment ago."""
+        return {name: run.current() for name, run in self.growing.items()}
 
     def start(self) -> None:
         if any(run.reads_pictures for run in self.runs.values()):

@@ -135,7 +135,7 @@ def photos(served_runs, tmp_path_factory) -> Iterator[tuple[str, int, int]]:
         (pictures / "photo.png").write_bytes(picture_bytes("PNG", size=(64, 48 + shade)))
     matchers = []
     for run, order in ((served_runs.vsrn, folders), (served_runs.bfan, folders[::-1])):
-        index = folder / f"index-{run.name}"
+        index = folder / f"index-{run.parent.name}"
         build_index(run, Contents(splits=["test"], pictures=order), out=index)
         matchers.append(Matcher.load(run, index=index))
     *_, first, second = matchers[0].index.images

@@ -16,6 +16,7 @@ from aoq.data.scenes.drawing import draw
 from aoq.data.scenes.families import SplitSizes, families
 from aoq.data.scenes.language import describe
 from aoq.data.scenes.world import Scene
+from aoq.disk import disk_errors
 from aoq.errors import UserError
 
 SIZES: dict[str, SplitSizes] = {
@@ -56,13 +57,15 @@ def write_scenes(
     lines: list[str] = []
     entries = list(_entries(SIZES[size], seed=seed))
     for done, entry in enumerate(entries, start=1):
-        draw(entry.scene, seed=entry.seed).save(folder / entry.image, compress_level=1)
+        with disk_errors(folder / entry.image):
+            draw(entry.scene, seed=entry.seed).save(folder / entry.image, compress_level=1)
         lines.extend(_caption_lines(entry))
         if progress is not None:
             progress(done, len(entries))
 
     unfinished = captions.with_suffix(".unfinished")
-    unfinished.write_text("".join(lines), encoding="utf-8")
+    with disk_errors(unfinished):
+        unfinished.write_text("".join(lines), encoding="utf-8")
     unfinished.replace(captions)
 
 

@@ -27,7 +27,7 @@ from aoq.experiments.results import (
     read_results,
 )
 from aoq.processes import ALONE
-from aoq.progress import say, warn
+from aoq.progress import count_of, say, warn
 from aoq.recipes import load_recipe
 from aoq.scoring.inner_product import InnerProduct
 from aoq.storage import ROUND_ONE, RunDirectory
@@ -145,6 +145,10 @@ def _measure_shares(mined: TeacherBatches, data: Path | None) -> list[OnlineShar
     )
 
 
+def _size(dataset: PairDataset) -> str:
+    return f"{count_of(len(dataset), 'image')}, {count_of(dataset.n_texts, 'text')}"
+
+
 def _facts(
     done: Sequence[Cell],
     lines: Results,
@@ -156,13 +160,12 @@ def _facts(
     own = [lines[cell.label, cell.recipe.seed] for cell in done]
     facts = {}
     if dataset is not None:
-        facts["data"] = (
-            f"{dataset.name}, {dataset.split}: {len(dataset):,} images, {dataset.n_texts:,} texts"
-        )
+        facts["data"] = f"{dataset.name}, {dataset.split}: {_size(dataset)}"
     if mined is not None:
         train, lists = mined.dataset, mined.lists
-        facts["trained on"] = f"{len(train):,} images, {train.n_texts:,} texts"
-        facts["teacher's lists"] = f"{lists.depth_texts} texts, {lists.depth_images} images deep"
+        facts["trained on"] = _size(train)
+        texts = count_of(lists.depth_texts, "text")
+        facts["teacher's lists"] = f"{texts}, {count_of(lists.depth_images, 'image')} deep"
     seconds = sorted(line["seconds"] for line in own)
     facts["seconds of a training"] = f"{seconds[0]:,.0f} to {seconds[-1]:,.0f}, in its last round"
     facts["threads of a training"] = _told(line.get("threads") for line in own)

@@ -134,6 +134,11 @@ def has_paper(rows: Sequence[ResultRow]) -> bool:
     return any(row.paper is not None for row in rows)
 
 
+def has_seeds(rows: Sequence[ResultRow]) -> bool:
+    """Whether any row is trained with several seeds; else there is nothing to say of them."""
+    return any(len(row.seeds) > 1 for row in rows)
+
+
 def notes_of(rows: Sequence[ResultRow]) -> list[str]:
     """What has to be said of rows, below their table."""
     papers = dict.fromkeys(row.paper.of for row in rows if row.paper and row.paper.of)
@@ -148,15 +153,17 @@ def notes_of(rows: Sequence[ResultRow]) -> list[str]:
 
 def terminal_tables(rows: Sequence[ResultRow], *, title: str) -> list[Table]:
     """The figures, and how far to believe rsum; on narrow terminals deviations go below."""
+    deviations = "± over seeds, " if has_seeds(rows) else ""
     figures, believed = (
         Table(title=heading, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for heading in (title, "rsum: ± over seeds, [95 % interval] over queries")
+        for heading in (title, f"rsum: {deviations}[95 % interval] over queries")
     )
     figures.caption, figures.caption_justify = Text("\n".join(notes_of(rows))), "left"
     figures.add_column("", overflow="fold")
     for heading in HEADINGS:
         figures.add_column(heading, justify="right")
-    figures.add_column("seeds", justify="right", no_wrap=True)
+    if has_seeds(rows):
+        figures.add_column("seeds", justify="right", no_wrap=True)
     believed.add_column("", overflow="fold")
     in_paper = ["paper's"] if has_paper(rows) else []
     for heading in ("rsum", "more than the first of the group", *in_paper):
@@ -168,7 +175,8 @@ def terminal_tables(rows: Sequence[ResultRow], *, title: str) -> list[Table]:
                 for cell in row.figures
             ]
             gain, last = row.gains[-1] if row.gains else "", row is group[-1]
-            figures.add_row(Text(row.label), *cells, row.seeds, end_section=last)
+            seeds = [row.seeds] if has_seeds(rows) else []
+            figures.add_row(Text(row.label), *cells, *seeds, end_section=last)
             if row.is_compared:
                 told = (row.interval, gain, row.paper)[: 2 + len(in_paper)]
                 believed.add_row(Text(row.label), *told, end_section=last)
@@ -181,7 +189,8 @@ def markdown_table(rows: Sequence[ResultRow]) -> str:
     Deviations are over the seeds, brackets 95 % intervals over the queries.
     """
     in_paper = ["paper's rsum"] if has_paper(rows) else []
-    headings = (*HEADINGS, "seeds", "rsum, interval", "rsum more than the first", *in_paper)
+    in_seeds = ["seeds"] if has_seeds(rows) else []
+    headings = (*HEADINGS, *in_seeds, "rsum, interval", "rsum more than the first", *in_paper)
     lines = [
         f"| | {' | '.join(headings)} |",
         f"| --- |{' ---: |' * len(headings)}",
@@ -192,7 +201,8 @@ def markdown_table(rows: Sequence[ResultRow]) -> str:
             label = _escaped(row.label)
             shown = f"**{label}**" if row is group[0] else label
             gain = row.gains[-1] if row.gains else ""
-            line = (shown, *cells, row.seeds, row.interval, gain, row.paper)
+            seeds = [row.seeds] if in_seeds else []
+            line = (shown, *cells, *seeds, row.interval, gain, row.paper)
             lines.append(f"| {' | '.join(line[: 1 + len(headings)])} |")
     return "\n".join([*lines, *(f"\n{note}" for note in notes_of(rows))]) + "\n"
 

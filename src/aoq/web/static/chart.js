@@ -4,6 +4,7 @@
  */
 
 import { h, s } from "./dom.js";
+import { countOf } from "./parts.js";
 
 const WIDTH = 360;
 const HEIGHT = 220;
@@ -129,7 +130,7 @@ function described(title, lines) {
     .filter((line) => line.points.length)
     .map(
       ({ name, points }) =>
-        `${name} goes from ${points[0][1].toFixed(1)} to ${points.at(-1)[1].toFixed(1)} in ${points.length} epochs`,
+        `${name} goes from ${points[0][1].toFixed(1)} to ${points.at(-1)[1].toFixed(1)} in ${countOf(points.length, "epoch")}`,
     );
   return `${title}: ${ends.join("; ")}.`;
 }

@@ -56,6 +56,11 @@ export async function load(page, place, { waiting = [], ask, show }) {
   place.removeAttribute("aria-busy");
 }
 
+/** A number of things, in words that fit it: "1 photo", "1,200 photos". */
+export function countOf(number, noun) {
+  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+}
+
 /** The address of a picture in the size that is needed: `thumb` or `full`. */
 function pictureAddress(picture, size) {
   const address = new URL(picture, location.origin);
@@ -69,6 +74,13 @@ function pictureAddress(picture, size) {
  */
 export function photo(entry, { size = "thumb", eager = false, captioned = false } = {}) {
   const name = entry.text || `Photo ${entry.id}`;
+  if (entry.picture_gone)
+    return h(
+      "span",
+      { class: "no-picture", role: "img", "aria-label": `${name} (the photo is gone)` },
+      icon("photos"),
+      `${entry.id}: the photo is gone`,
+    );
   if (!entry.picture)
     return h(
       "span",

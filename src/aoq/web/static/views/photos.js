@@ -5,6 +5,7 @@
 import { address, number } from "../address.js";
 import { h, icon } from "../dom.js";
 import {
+  countOf,
   heading,
   load,
   moreButton,
@@ -28,7 +29,7 @@ export function show(page) {
   page.root.append(
     heading(
       TITLE,
-      `Describe what should be in the picture. ${run.images.toLocaleString("en")} photos are searched.`,
+      `Describe what should be in the picture. ${countOf(run.images, "photo")} ${run.images === 1 ? "is" : "are"} searched.`,
     ),
     form,
     place,

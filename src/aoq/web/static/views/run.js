@@ -5,7 +5,7 @@
 import { get, ofRun } from "../api.js";
 import { chart, legend } from "../chart.js";
 import { h, icon } from "../dom.js";
-import { heading, load } from "../parts.js";
+import { countOf, heading, load } from "../parts.js";
 
 // Key in the results, heading, group, digits, and whether higher is better.
 const COLUMNS = [
@@ -55,7 +55,7 @@ function facts(run) {
   const found = run.exact
     ? "searched exactly"
     : `proposed by ${run.teacher.label}, ranked by the model`;
-  return `${run.model.toUpperCase()} · ${run.images.toLocaleString("en")} photos and ${run.texts.toLocaleString("en")} sentences in the index, ${found}`;
+  return `${run.model.toUpperCase()} · ${countOf(run.images, "photo")} and ${countOf(run.texts, "sentence")} in the index, ${found}`;
 }
 
 /** How much of what full scoring finds is found where a teacher proposes. */
@@ -104,6 +104,7 @@ function resultTables(name, results, runs) {
       "p",
       { class: "lead" },
       "Recalls in percent, ranks from 1; the best of the test split in bold.",
+      own.some(({ intervals }) => intervals) && " In brackets: 95 % intervals over queries.",
     ),
     metricTable(rows),
     ...remarks.filter(Boolean),
@@ -136,6 +137,13 @@ function named(runs) {
   return runs.map(({ label, name }) => `${label} (${name})`).join(", ");
 }
 
+/** Where a figure lies if other queries are asked, below it; only `--bootstrap` tells. */
+function interval(bounds, digits) {
+  if (!bounds) return null;
+  const [low, high] = bounds.map((bound) => bound.toFixed(digits));
+  return h("small", { class: "interval" }, `[${low}, ${high}]`);
+}
+
 function metricTable(rows) {
   const present = COLUMNS.filter(([key]) =>
     rows.some(([, row]) => row[key] !== undefined && row[key] !== null),
@@ -149,6 +157,7 @@ function metricTable(rows) {
       "td",
       { class: test.includes(row) && row[column[0]] === bestOf(column) ? "best" : null },
       typeof row[column[0]] === "number" ? row[column[0]].toFixed(column[3]) : "–",
+      interval(row.intervals?.[column[0]], column[3]),
     );
   return h(
     "div",

@@ -1,0 +1,62 @@
+"""Checks of later stages that are made before the first one starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from aoq.config import Recipe
+from aoq.mining.direction import lists_nbytes
+from aoq.processes import ALONE, Processes
+from aoq.scoring.blocks import block_size_for
+from aoq.scoring.encoded import EncodedDataset, evaluation_mode
+from aoq.scoring.protocol import TrainableModel
+from aoq.training.checkpoint import MakeModel
+from aoq.training.inputs import TrainingData
+from aoq.types import Encoding
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The sizes of encodings on disk, of which memory holds where each begins."""
+
+    count: int
+    row_nbytes: int
+    nbytes: int
+
+    @classmethod
+    def like(cls, row: Encoding, count: int) -> _Rows:
+        held = 8 if row.mask is None else 16  # where each row begins, and its length
+        return cls(count, row.vectors.nbytes, held * count)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, rows: object) -> Encoding:
+        raise NotImplementedError("these are sizes only")
+
+
+def require_mining_memory(
+    recipe: Recipe, data: TrainingData, make_model: MakeModel, *, processes: Processes = ALONE
+) -> None:
+    """Refuse a budget that is too small for mining: round one may take days before."""
+    if recipe.mines and recipe.mining.memory is not None:
+        model = make_model().to(data.train.device)
+        require_memory_for(model, recipe, data, processes=processes)
+
+
+def require_memory_for(
+    model: TrainableModel, recipe: Recipe, data: TrainingData, *, processes: Processes = ALONE
+) -> None:
+    """Refuse a budget that mining with this model, trained or not, does not fit in."""
+    dataset, longest = data.train.dataset, np.array([np.argmax(data.train.text_lengths)])
+    with evaluation_mode(model):
+        image = model.encode_images(data.train.regions(np.zeros(1, np.int64))).without_context()
+        text = model.encode_texts(data.train.texts(longest)).without_context()
+    encoded = EncodedDataset(
+        images=_Rows.like(image, len(dataset)), texts=_Rows.like(text, dataset.n_texts)
+    )
+    share = processes.share(len(dataset))
+    beside = lists_nbytes(recipe.mining, dataset.positives, n_images=share.stop - share.start)
+    block_size_for(recipe.mining.memory, encoded, beside=beside)
