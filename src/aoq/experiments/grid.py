@@ -24,6 +24,7 @@ from aoq.experiments.results import (
     result_line,
     results_file,
 )
+from aoq.manifest import create_manifest
 from aoq.progress import EventLog, count_of, say, warn
 from aoq.recipes import load_recipe, save_recipe
 from aoq.storage import (
@@ -33,6 +34,7 @@ from aoq.storage import (
     append_json_line,
     atomic_folder,
     hash_file,
+    is_vacant,
     read_json,
 )
 from aoq.training.inputs import open_training_data
@@ -72,6 +74,9 @@ def run_grid(
     )
     cells = plan()
     report.tell_of_warnings()
+    if is_vacant(out):
+        out.mkdir(parents=True, exist_ok=True)
+        create_manifest(out, "experiment")
     problems = run(cells)
     names = {cell.name for cell in cells}
     sound = [cell for cell in plan() if cell.name not in problems]

@@ -21,7 +21,7 @@ from torch import nn
 from aoq.errors import UserError
 from aoq.progress import warn
 from aoq.scoring.protocol import TrainableModel
-from aoq.storage import RunDirectory, hash_parts
+from aoq.storage import RunDirectory, hash_parts, read_json
 
 _PARTS = {
     "tensors": "names, shapes or dtypes of its parameters and buffers",
@@ -88,7 +88,7 @@ def _changed_parts(run: RunDirectory, model: TrainableModel) -> list[str]:
     """Parts that are not as the run says; runs of earlier versions say nothing."""
     if not run.origin.is_file():
         return []
-    stored = json.loads(run.origin.read_text(encoding="utf-8")).get("model") or {}
+    stored = read_json(run.origin).get("model") or {}
     found = fingerprint_model(model) if stored else {}
     return [name for name in _PARTS if name in stored and stored[name] != found[name]]
 

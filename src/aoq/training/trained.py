@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from aoq.config import MiningConfig, RoundName
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
@@ -301,6 +303,7 @@ def _tell(mined: Mined, agreed: Mapping[str, Agreement], *, run: Path, seconds: 
         EventLog(RunDirectory(run).events).write(
             "mined",
             seconds=round(seconds, 2),
+            threads=torch.get_num_threads(),
             i2t=i2t.shape,
             t2i=t2i.shape,
             dropped=mined.n_dropped,
@@ -374,7 +377,10 @@ def note_result(part: ScoredSplit, fold: JudgedFold, *, seconds: float, **more: 
         keep_ranks(ranks_file(directory.path, model=model, dataset=part.dataset), fold)
         append_json_line(directory.results, line)
         EventLog(directory.events).write(
-            "evaluated", split=part.dataset.split, seconds=round(seconds, 2)
+            "evaluated",
+            split=part.dataset.split,
+            seconds=round(seconds, 2),
+            threads=torch.get_num_threads(),
         )
     return metrics
 
