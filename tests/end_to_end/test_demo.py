@@ -14,7 +14,7 @@ import torch
 from aoq.experiments.demo import SETTINGS, run_demo
 from aoq.mining.candidates import CandidateLists
 from aoq.storage import RunDirectory
-from aoq.training.trained import stored_result
+from aoq.training.trained import evaluate_run, stored_result
 from aoq.training.two_rounds import run_recipe
 from tests.training.cases import small_recipe
 
@@ -62,8 +62,8 @@ def test_the_library_use_of_the_readme_works(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    evaluated, stored = map(float, done.stdout.split())
-    assert evaluated == pytest.approx(stored, abs=1e-3)
+    judged = evaluate_run(tmp_path / "runs/first", data=tmp_path / "data/scenes")
+    assert float(done.stdout) == pytest.approx(judged.rsum, abs=1e-3)
 
 
 def test_events_are_json_lines_with_time_and_kind(tmp_path, precomp):

@@ -26,7 +26,7 @@ from aoq.experiments.runs import find_runs
 from aoq.experiments.tables import METRICS
 from aoq.progress import EventLog
 from aoq.recipes import save_recipe
-from aoq.storage import RunDirectory, hash_file, locked, read_json_lines
+from aoq.storage import RunDirectory, hash_file, locked, read_json_lines, write_text
 from aoq.training.trained import stored_result
 from tests.commands import aoq, assert_refused
 from tests.conftest import write_precomp
@@ -192,13 +192,13 @@ def test_a_finished_teacher_is_there_for_two_experiments_at_once(tmp_path, whole
     chosen = ("--rows", "VSRN + OffTri", "--seeds", 0)
     lines = (out / "results.jsonl").read_text().splitlines(keepends=True)
     others = [line for line in lines if json.loads(line)["row"] != "VSRN + OffTri"]
-    (tmp_path / "out/results.jsonl").write_text("".join(others))
+    write_text(tmp_path / "out/results.jsonl", "".join(others))
     with locked(tmp_path / "out/small.toml+online/seed-0"):
         done = aoq(*arguments, *chosen)
         assert done.returncode == 0, done.stderr
         assert without_times(tmp_path / "out/results.jsonl").keys() >= {("VSRN + OffTri", 0)}
 
-        (tmp_path / "out/results.jsonl").write_text("".join(others))
+        write_text(tmp_path / "out/results.jsonl", "".join(others))
         (tmp_path / "out/small.toml+online/seed-0/candidates.safetensors").unlink()
         refused = aoq(*arguments, *chosen)
     assert "is being trained by another process" in " ".join(refused.stderr.split())
@@ -332,7 +332,7 @@ def test_what_was_done_again_and_interrupted_goes_on(tmp_path, whole):
     assert done != began
 
     lines = results.read_text().splitlines(keepends=True)
-    results.write_text("".join(lines[:-1]))  # killed before the last line
+    write_text(results, "".join(lines[:-1]))  # killed before the last line
     trained = RunDirectory(student).trainer.stat().st_mtime_ns
     assert aoq(*arguments, "--force").returncode == 0
     assert RunDirectory(student).trainer.stat().st_mtime_ns == trained
