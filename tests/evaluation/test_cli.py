@@ -11,6 +11,7 @@ import pytest
 
 from aoq.evaluation.protocols import average, judge_folds
 from aoq.recipes import load_recipe, save_recipe
+from aoq.training.best_round import best_round
 from aoq.training.inputs import open_training_data
 from aoq.training.trained import ScoredSplit, open_splits
 from aoq.training.two_rounds import train_round
@@ -54,18 +55,21 @@ def test_folds_judge_each_run_and_the_ensemble_side_by_side(runs):
     assert whole["t2i_mean_rank"] > found[str(runs[0])]["t2i_mean_rank"]
 
 
-def test_a_run_of_rounds_is_its_last_trained_round(runs, tmp_path):
+def test_a_folder_of_rounds_stands_for_one_of_them(runs, tmp_path):
     for name, run in zip(("round-one", "round-two"), runs, strict=True):
         shutil.copytree(run, tmp_path / "my run" / name)
-    found, last = (aoq("evaluate", run, "--json") for run in (tmp_path / "my run", runs[1]))
+    found = aoq("evaluate", tmp_path / "my run", "--round", "two", "--json")
+    last = aoq("evaluate", runs[1], "--json")
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout) == json.loads(last.stdout)
-    mined = aoq("mine", tmp_path / "my run", "--depth-texts", 5, "--depth-images", 3)
+    mined = aoq(
+        "mine", tmp_path / "my run", "--round", "two", "--depth-texts", 5, "--depth-images", 3
+    )
     lists = tmp_path / "my run/round-two/candidates.safetensors"
     assert mined.returncode == 0, mined.stderr
     assert lists.is_file()
     assert f"aoq mine inspect '{lists}'" in " ".join(mined.stderr.split())
-    same = aoq("evaluate", tmp_path / "my run", tmp_path / "my run/round-two", "--paired")
+    same = aoq("evaluate", tmp_path / "my run", best_round(tmp_path / "my run").path, "--paired")
     assert "is named twice" in same.stderr
 
 
