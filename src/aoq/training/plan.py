@@ -28,6 +28,7 @@ from aoq.randomness import epoch_order
 from aoq.sampling import OfflineSampler
 from aoq.scoring.blocks import BLOCK_SIZE
 from aoq.scoring.protocol import TrainableModel
+from aoq.threads import choose_threads, using_threads
 from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.preflight import require_memory_for
 from aoq.training.step import make_batches, make_optimizer, update
@@ -182,7 +183,7 @@ def _time_steps(
     sampler: OfflineSampler | None,
     epoch: int,
 ) -> StepCost:
-    """A real update: the fastest of a few.
+    """A real update: the fastest of a few, with the threads that a round would choose.
 
     Where a step of a few pairs shows that a whole one will take long, it stands for it instead,
     and what it needs beyond gradients and Adam's two moments grows with the batch.
@@ -205,25 +206,30 @@ def _time_steps(
         update(model, optimizer, batches, settings=settings, epoch=epoch, together=together)
         return time.perf_counter() - started
 
+    def fastest(size: int) -> float:
+        steps = settings.epochs * -(-len(pairs) // settings.batch_size)
+        with using_threads(choose_threads(partial(time_step, size), units=steps).threads):
+            return min(time_step(size) for _ in range(_TIMED))
+
     few = max(_FEW_PAIRS, 2 * settings.accumulate)
     times = settings.batch_size / few
-    expected = times * min(time_step(few) for _ in range(_TIMED))
+    expected = times * fastest(few)
     if expected > _LONG:
         activations = max(0, _peak_memory() - held)
         return StepCost(seconds=expected, memory_bytes=held + int(times * activations))
-    seconds = min(time_step(settings.batch_size) for _ in range(_TIMED))
-    return StepCost(seconds=seconds, memory_bytes=_peak_memory())
+    return StepCost(seconds=fastest(settings.batch_size), memory_bytes=_peak_memory())
 
 
 def _time_mining(model: TrainableModel, data: TrainingData, lists: CandidateLists) -> MiningPlan:
-    """The whole training set at the pace of a slice of it.
+    """The whole training set at the pace of a slice of it, dealt out to single threads.
 
     Keeping the hardest, and rules against false negatives, cost little beside the scores.
     """
     dataset, held = data.train.dataset, _peak_memory()
     n_images, n_texts = min(_SLICE, len(dataset)), min(_SLICE, dataset.n_texts)
+    workers = torch.get_num_threads() if data.train.device.type == "cpu" else 1
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), using_threads(1):
         images, image_seconds = _timed(
             lambda: model.encode_images(data.train.regions(np.arange(n_images)))
         )
@@ -236,10 +242,9 @@ def _time_mining(model: TrainableModel, data: TrainingData, lists: CandidateList
     while_filled = sum(
         8 * len(ids) * TopLists.capacity(ids.shape[1]) for ids in (lists.i2t, lists.t2i)
     )
+    seconds = image_seconds * image_share + text_seconds * text_share
     return MiningPlan(
-        seconds=image_seconds * image_share
-        + text_seconds * text_share
-        + pair_seconds * len(dataset) * dataset.n_texts,
+        seconds=(seconds + pair_seconds * len(dataset) * dataset.n_texts) / workers,
         disk_bytes=encodings + lists.nbytes,
         memory_bytes=held + encodings + while_filled,  # where the finished lists are held already
     )
