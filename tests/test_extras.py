@@ -40,6 +40,7 @@ NEEDS = {
     "evaluate run --extended": "coco",
     "mine inspect run/candidates.safetensors --html page.html": "web",
     "search run ball": "search",
+    "experiment scenes-table1 --data precomp --report page": "web",
     "serve run --port 0": "web",
     "demo --out demo": "extract",
     "data build scenes --size tiny --out scenes": "extract",

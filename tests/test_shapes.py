@@ -9,12 +9,31 @@ from torch import nn
 
 import aoq
 from aoq.errors import UserError
+from aoq.evaluation.folds import split_into_folds
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.sampling import OfflineSampler
 from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Positives, Texts
 
 B = 4
+RELATION = Positives.from_pairs([(n, n) for n in range(B)], n_images=B, n_texts=B)
+NOWHERE = aoq.Provenance(teacher="", data="")
+
+
+def wide_lists(dtype):
+    ids, scores = np.zeros((B, 1), dtype), np.zeros((B, 1), np.float32)
+    return aoq.CandidateLists(ids, scores, ids, scores, NOWHERE)
+
+
+def mine_all(**options):
+    vectors = Encoding(torch.rand(B, 3))
+    encoded = EncodedDataset(images=vectors, texts=vectors)
+    config = aoq.MiningConfig(depth_texts=1, depth_images=1)
+    model = InnerProduct()
+    return aoq.mine(model, encoded, RELATION, config=config, provenance=NOWHERE, **options)
+
+
 VECTOR, COLUMN = torch.rand(B), torch.rand(B, 1)
 SQUARE = torch.rand(B, B)
 TRUE = torch.ones(B, dtype=torch.bool)
@@ -38,6 +57,7 @@ TRUE = torch.ones(B, dtype=torch.bool)
             lambda: aoq.BatchScores(SQUARE, offline=aoq.OfflineScores(VECTOR[:3], VECTOR[:3])),
             "offline holds the scores of 3 pairs and matrix those of 4",
         ),
+        (lambda: aoq.BatchScores(SQUARE, offline=VECTOR), "offline is a Tensor"),
         (lambda: aoq.compute_loss(SQUARE, aoq.LossConfig()), "not a Tensor and a LossConfig"),
         (lambda: aoq.compute_loss(aoq.BatchScores(SQUARE), "online"), "and a str"),
         (lambda: Texts(torch.rand(2, 3), torch.ones(2).long()), "tokens .* whole numbers"),
@@ -51,6 +71,14 @@ TRUE = torch.ones(B, dtype=torch.bool)
         (lambda: Positives.from_pairs([(0.0, 1.5)], n_images=4, n_texts=4), "float64"),
         (lambda: Positives(np.zeros(3, int), 4, 4), r"pairs has the shape \(3,\)"),
         (lambda: aoq.Collator("data", len), "the data set is a str"),
+        (lambda: aoq.build_model(aoq.ModelConfig(), feature_width=2.5, vocabulary_size=9), "width"),
+        (lambda: aoq.build_model(aoq.ModelConfig(), feature_width=0, vocabulary_size=9), "width"),
+        (lambda: aoq.Vocabulary.build("a dog"), "expected a list of captions"),
+        (lambda: aoq.Vocabulary.build(["a dog"], min_count=2.5), "min_count is 2.5"),
+        (lambda: split_into_folds(RELATION, 2.5), "folds is 2.5; expected a whole number"),
+        (lambda: wide_lists(np.int64).save("lists.safetensors"), "ids are int64"),
+        (lambda: mine_all(captions=["a"]), "captions has 1 entries; expected 4"),
+        (lambda: mine_all(block_size=0), "block_size is 0"),
     ],
 )
 def test_a_wrong_shape_or_dtype_is_refused(make, sentence):

@@ -65,6 +65,11 @@ class BatchScores:
         pairs = len(self.matrix)
         if self.negatives is not None:
             require_tensor("negatives", self.negatives, (pairs, pairs), of="bool")
+        if not isinstance(self.offline, OfflineScores | None):
+            raise UserError(
+                f"offline is a {type(self.offline).__name__}; expected OfflineScores: "
+                "aoq.OfflineScores(i2t=..., t2i=...)."
+            )
         if self.offline is not None and len(self.offline.i2t) != pairs:
             raise UserError(
                 f"offline holds the scores of {len(self.offline.i2t)} pairs and matrix those of "

@@ -39,9 +39,15 @@ NAME = "aoq-manifest.jsonl"
 VERSION = 1
 BLOCK = 1 << 20
 LOCK = ".lock"
-LEFTOVER = ".{}.????????.part"  # names of what is being written
+LEFTOVER = ".{}." + 8 * "[0-9a-f]" + ".part"  # names of what is being written
 _LEVELS = 4  # folders between a file and its manifest
 _LONG = 1 << 18  # bytes of a manifest; each time it has grown by as many, old lines are dropped
+_COMPARED = 1 << 24  # bytes: larger files are not compared before they are removed
+_WITHIN = {  # kinds of folders that aoq writes into others
+    "run": ("run", "index", "encodings"),
+    "experiment": ("run",),
+    "index": ("part of an index",),
+}
 _VERSIONS_KEPT = 2  # of each file: the one in place, and the one that is about to replace it
 
 
@@ -208,7 +214,7 @@ def _append_line(file: BinaryIO, line: bytes) -> int:
 
 
 def _replace_lines(path: Path, lines: Iterable[bytes]) -> None:
-    temporary = path.with_name(LEFTOVER.format(path.name).replace("????????", secrets.token_hex(4)))
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         temporary.write_bytes(b"".join(lines))
         temporary.chmod(path.stat().st_mode)
@@ -354,28 +360,72 @@ class BlockCheck:
 
 
 def foreign_files(folder: Path) -> list[Path]:
-    """Files below a folder that no manifest lists: not ours, so never removed."""
+    """Files below a folder that are not ours, so never removed.
+
+    No manifest lists them, what they hold is not what is listed, or they are in a folder of ours
+    that does not belong there: a run that somebody keeps within a data set.
+    """
     return [
         file
         for file in sorted(folder.rglob("*"))
         if (file.is_symlink() or not file.is_dir())
-        and not is_leftover(file.relative_to(folder))
-        and not _is_listed(file, folder)
+        and not _is_leftover_of(file, folder)
+        and not _is_own(file, folder)
     ]
 
 
 def is_leftover(path: Path) -> bool:
     """Whether a path is a lock, or in what a killed process had begun to write."""
-    return path.name == LOCK or any(fnmatch(part, LEFTOVER.format("*")) for part in path.parts)
+    return path.name == LOCK or _is_half_written(path)
 
 
-def _is_listed(file: Path, root: Path) -> bool:
+def _is_half_written(path: Path) -> bool:
+    return any(fnmatch(part, LEFTOVER.format("*")) for part in path.parts)
+
+
+def _is_leftover_of(file: Path, root: Path) -> bool:
+    """Whether a file is the lock of a folder of ours, or of what was being written for one."""
+    if file.name == LOCK and (file.parent / NAME).is_file():
+        return True
+    parts = file.relative_to(root).parts
+    places = [root.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1)]
+    return any(
+        _is_half_written(Path(place.name)) and home_of(place) is not None for place in places
+    )
+
+
+def _is_own(file: Path, root: Path) -> bool:
+    """Whether the manifest of its folder lists a file as it is."""
     for folder in (each for each in file.parents if each.is_relative_to(root)):
         manifest = read_manifest(folder)
         if manifest is not None:
             name = _name(file, folder)
-            return name == NAME or manifest.lists(name)
+            is_as_written = name == NAME or _is_as_listed(file, manifest, name)
+            return is_as_written and _may_be_in(folder, root)
     return False
+
+
+def _may_be_in(folder: Path, root: Path) -> bool:
+    """Whether a folder of ours is where aoq puts such folders, or is the root itself."""
+    while folder != root:
+        inner = read_manifest(folder)
+        home = home_of(folder)
+        outer = None if home is None else read_manifest(home[0])
+        if inner is None or outer is None or inner.what not in _WITHIN.get(outer.what, ()):
+            return False
+        assert home is not None
+        folder = home[0]
+    return True
+
+
+def _is_as_listed(file: Path, manifest: Manifest, name: str) -> bool:
+    versions = manifest.files.get(name, ())
+    if not versions:
+        return manifest.lists(name)
+    if file.is_symlink() or file.stat().st_size > _COMPARED:
+        return not file.is_symlink()
+    content = file.read_bytes()
+    return any(version.fits(content) for version in versions)
 
 
 def _name(file: Path, folder: Path) -> str:

@@ -10,6 +10,7 @@ import errno
 import glob
 import hashlib
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,7 @@ from aoq.manifest import (
     foreign_files,
     is_leftover,
     read_checked,
+    read_manifest,
     record,
     record_rest,
 )
@@ -130,7 +132,9 @@ def replacing_folder(path: Path, *, what: str, check: Callable[[], None]) -> Ite
 
 def _settle_replacement(path: Path, before: Path) -> None:
     """End a replacement, or undo it where the new folder is not there: also one that was killed."""
-    if before.exists() and not path.exists():
+    if read_manifest(before) is None:  # somebody's own
+        return
+    if not path.exists():
         before.replace(path)
     if before.exists():
         require_own_files(before)
@@ -149,8 +153,8 @@ def require_own_files(folder: Path) -> None:
     if foreign:
         more = f" and {len(foreign) - 1:,} more" if len(foreign) > 1 else ""
         raise UserError(
-            f"{folder} holds {foreign[0].relative_to(folder)}{more}, which aoq did not write, so "
-            "nothing is removed; move it away, or choose another folder."
+            f"{folder} holds {foreign[0].relative_to(folder)}{more}, which aoq did not write, or "
+            "not as it is, so nothing is removed; move it away, or choose another folder."
         )
 
 
@@ -188,8 +192,9 @@ def append_json_line(path: Path, value: dict[str, Any]) -> None:
         append_checked(path, json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
+def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
     """Read all lines of a log; a last line that a crash cut short is left out."""
+    path = Path(path)
     if not path.exists():
         return []
     content = path.read_bytes()
@@ -207,7 +212,7 @@ def parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
             return value
     raise UserError(
         f"{path}, line {number}: it is damaged; expected a JSON object. Restore the file from a "
-        "copy, or remove that line."
+        f"copy, or remove that line and {NAME} beside it: nothing is checked then."
     )
 
 
@@ -223,6 +228,13 @@ def hash_parts(*parts: bytes | memoryview) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
+
+
+def cache_folder() -> Path:
+    """`AOQ_CACHE`, or `aoq` in the user's cache folder."""
+    if own := os.environ.get("AOQ_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aoq"
 
 
 def is_vacant(path: Path) -> bool:

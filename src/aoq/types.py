@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from operator import index
+from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,12 @@ def require_tensor(
     wanted = " or ".join(str(shape).replace("'", "") for shape in shapes)
     kinds = {"fraction": "fractions, such as float32", "int": "whole numbers", "bool": "bool"}
     raise UserError(f"{name} {found}; expected a tensor of shape {wanted} of {kinds[of]}.")
+
+
+def require_count(name: str, value: object, *, least: int = 1) -> None:
+    """Refuse what is no whole number, or a smaller one."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < least:
+        raise UserError(f"{name} is {value!r}; expected a whole number, at least {least}.")
 
 
 def _has_shape(found: Sequence[int], wanted: tuple[int | str, ...]) -> bool:

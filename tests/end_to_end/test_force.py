@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -93,7 +94,7 @@ def test_every_command_that_takes_force_is_tested_here():
         and not name.startswith("_")
         and "force" in inspect.signature(function).parameters
     }
-    assert commands - {"vacant"} == {*FOLDERS, *FILES, *ELSEWHERE}
+    assert commands == {*FOLDERS, *FILES, *ELSEWHERE}
 
 
 def refuse(done, *sentences):
@@ -142,14 +143,68 @@ def test_a_folder_of_ours_is_replaced_but_never_with_a_file_of_somebody_else(mad
     assert (out / NAME).is_file()
 
 
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_link_is_never_replaced(made, tmp_path, name):
+    target, link = tmp_path / "target", tmp_path / "link"
+    assert run_command(*folders(made)["run"], "--out", target).returncode == 0
+    link.symlink_to(target)
+    before = contents(target)
+    refuse(run_command(*folders(made)[name], "--out", link, "--force"), "is a link to")
+    assert contents(target) == before
+    assert link.is_symlink()
+
+
+def users_files():
+    """Files that look like what aoq leaves behind, by what a user did."""
+    return {
+        "keeps a lock": ("proj/.lock", "proj/.lock"),
+        "keeps a folder like a temporary one": ("mine/.x.abcdefgh.part/t.tex", "mine/.x"),
+        "changed a file of ours": ("config.toml", "config.toml"),
+        "keeps a run of ours elsewhere": ("proj/run", "proj/run"),
+    }
+
+
+@pytest.mark.parametrize("name", users_files())
+def test_what_a_user_keeps_in_a_folder_of_ours_stops_force(made, tmp_path, name):
+    place, named = users_files()[name]
+    out = shutil.copytree(made / "run", tmp_path / "run")
+    if place.endswith("run"):
+        shutil.copytree(made / "run", out / place)
+    else:
+        (out / place).parent.mkdir(parents=True, exist_ok=True)
+        (out / place).write_text("years of work")
+    before = contents(out)
+    refuse(run_command(*folders(made)["run"], "--out", out, "--force"), named)
+    assert contents(out) == before
+
+
+def test_a_folder_named_like_one_put_aside_stays(made, tmp_path):
+    thesis = tmp_path / ".data.before" / "thesis.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("years of work")
+    done = run_command(*folders(made)["build"], "--out", tmp_path / "data")
+    assert thesis.read_text() == "years of work", done.stderr
+
+
+def test_a_mining_report_of_somebody_else_is_not_replaced(made, tmp_path):
+    words, _ = files(made)["mine"]
+    (tmp_path / "lists.report.json").write_text("notes")
+    refuse(run_command(*words(tmp_path)), "lists.report.json", "--force")
+    refuse(run_command(*words(tmp_path), "--force"), "lists.report.json")
+    assert (tmp_path / "lists.report.json").read_text() == "notes"
+
+
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_of_ours_is_replaced_and_one_of_another_form_never(made, tmp_path, name):
+def test_a_file_of_ours_is_replaced_and_one_of_somebody_else_never(made, tmp_path, name):
     words, written = files(made)[name]
     (tmp_path / written).write_text("years of work")
     refuse(run_command(*words(tmp_path)), written, "--force")
-    refuse(run_command(*words(tmp_path), "--force"), "not a file that this command writes")
+    refuse(run_command(*words(tmp_path), "--force"), "aoq did not write it")
     assert (tmp_path / written).read_text() == "years of work"
     (tmp_path / written).unlink()
     for force in ((), ("--force",)):
         done = run_command(*words(tmp_path), *force)
         assert done.returncode == 0, done.stderr
+    with (tmp_path / written).open("ab") as file:  # of the same form, but no longer ours
+        file.write(b"\n")
+    refuse(run_command(*words(tmp_path), "--force"), "aoq did not write it")

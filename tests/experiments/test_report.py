@@ -33,9 +33,10 @@ from aoq.experiments.report.tables import (
     rows_csv,
 )
 from aoq.experiments.results import ranks_beside, results_file
+from aoq.manifest import NAME as MANIFEST
 from aoq.recipes import save_recipe
 from aoq.scoring.encoded import encode_dataset
-from aoq.storage import hash_file, read_json_lines
+from aoq.storage import hash_file, read_json_lines, write_text
 from aoq.training.checkpoint import load_run
 from aoq.training.trained import evaluate_runs
 from tests.commands import aoq
@@ -253,11 +254,15 @@ def test_captions_are_text_on_the_page_and_never_markup(folder):
 
 
 def test_a_report_takes_the_place_of_an_earlier_one_and_of_nothing_else(report, folder, tmp_path):
-    written = {file for file in folder.rglob("*.*") if file.name != "index.html"}
+    page = {"index.html", MANIFEST}
+    written = {file for file in folder.rglob("*.*") if file.name not in page}
     assert set(report_files(folder)) == written
     earlier = ("tables/claims.md", "figures/curves-3.png", "photographs/images-2.svg")
     own = ("tables/notes.md", "figures/curves-mine.png", "figures/old/curves-3.png", "claims.md")
-    for name in (*earlier, *own):
+    report.write(tmp_path)
+    for name in earlier:
+        write_text(tmp_path / name, "there before")
+    for name in own:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("there before")
     report.write(tmp_path)
@@ -266,6 +271,20 @@ def test_a_report_takes_the_place_of_an_earlier_one_and_of_nothing_else(report, 
     assert {file.relative_to(tmp_path) for file in report_files(tmp_path)} == {
         file.relative_to(folder) for file in written
     }
+
+
+@pytest.mark.parametrize("name", ["index.html", "tables/results.md", "notes.txt"])
+def test_a_report_replaces_no_file_of_somebody_else(report, tmp_path, name):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("years of work")
+    with pytest.raises(UserError, match="aoq did not write it as its report"):
+        report.write(tmp_path)
+    if name != "notes.txt":
+        report.write(tmp_path / "report")
+        (tmp_path / "report" / name).write_text("years of work")
+        with pytest.raises(UserError, match="is not as aoq wrote it"):
+            report.write(tmp_path / "report")
+        assert (tmp_path / "report" / name).read_text() == "years of work"
 
 
 # What is there of it

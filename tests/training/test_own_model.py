@@ -107,6 +107,18 @@ def test_another_source_is_refused_in_training_and_told_of_finished_weights(
     assert "source of the model has changed" in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_function_that_the_model_calls_counts_as_its_source(tmp_path, towers):
+    pooled = ".mean(dim=1))", "pool(self.words(texts.tokens)))", "pool(regions))"
+    helper = "def pool(values):\n    return values.mean(dim=1)\n\nclass Towers"
+    calls = SOURCE.replace("self.words(texts.tokens).mean(dim=1)", "pool(self.words(texts.tokens))")
+    assert pooled[1] in calls
+    one = towers(SOURCE, calls.replace("class Towers", helper))
+    other = towers(SOURCE, calls.replace("class Towers", helper.replace("mean", "amax")))
+    train(tmp_path / "run", one)
+    with pytest.raises(UserError, match=r"differs in its source"):
+        train(tmp_path / "run", other)
+
+
 def test_a_run_that_says_nothing_of_its_model_opens_as_before(tmp_path, towers):
     train(tmp_path / "run", towers())
     origin = RunDirectory(tmp_path / "run" / "round-one").origin

@@ -127,42 +127,13 @@ def _warn_of_unfinished(choice: RoundChoice) -> None:
             )
 
 
-def vacant(out: Path, *, force: bool) -> Path:
-    """A file that may be written; with `force` also over one of the form that is written there."""
-    from aoq.disk import require_writable
-
-    if out.is_dir() or (out.exists() and not force):
-        hint = "name a file" if out.is_dir() else "name another file or add --force"
-        raise UserError(f"{out} exists already; {hint}.")
-    if out.exists() and not _has_form_of_name(out):
-        raise UserError(
-            f"{out} exists and is not a file that this command writes; remove it yourself or name "
-            "another file."
-        )
-    require_writable(out)
-    return out
-
-
-def _has_form_of_name(path: Path) -> bool:
-    """Whether a file begins as what aoq writes under such a name: safetensors where unknown."""
-    with path.open("rb") as file:
-        start = file.read(64).lower()
-    match path.suffix:
-        case ".npy":
-            return start.startswith(b"\x93numpy")
-        case ".json" | ".jsonl":
-            return start.startswith((b"{", b"["))
-        case ".html":
-            return start.lstrip().startswith(b"<!doctype html")
-    return start[8:9] == b"{"
-
-
 def print_metrics(rows: dict[str, dict[str, Any]], *, title: str | None = None) -> None:
     from rich.console import Console
 
     from aoq.experiments.tables import metrics_table
 
-    Console().print(metrics_table(rows, title=title))
+    console = Console()
+    console.print(metrics_table(rows, title=title, width=console.width), soft_wrap=True)
 
 
 def print_json(value: object) -> None:

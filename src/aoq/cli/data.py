@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from cyclopts import App
@@ -102,14 +103,15 @@ def build(
         build_scenes(out, size=size, seed=seed, source=chosen, workers=workers, force=force)
     else:
         skipped: list[str] | None = [] if skip_bad else None
-        with _hint_at_skipping(skip_bad):
-            records = read_records(
-                file,
-                pictures=pictures or file.parent,
-                splits=splits,
-                need_pictures=features is None,
-                skipped=skipped,
-            )
+        read = partial(
+            read_records,
+            file,
+            pictures=pictures or file.parent,
+            splits=splits,
+            need_pictures=features is None,
+        )
+        with _hint_at_skipping(skip_bad, helps=lambda: bool(read(skipped=[]))):
+            records = read(skipped=skipped)
             if features is None:
                 chosen = region_source(backbone, grid)
                 build_dataset(
@@ -134,15 +136,18 @@ def build(
 
 
 @contextmanager
-def _hint_at_skipping(skips: bool) -> Iterator[None]:
-    """Name the flag that leaves out what cannot be used, below the list of it."""
+def _hint_at_skipping(skips: bool, *, helps: Callable[[], bool]) -> Iterator[None]:
+    """Name the flag that leaves out what cannot be used, below the list of it, where it helps."""
     try:
         yield
     except ManyProblemsError as error:
-        if skips:
-            raise
-        hint = "To build the data set without what cannot be used, add --skip-bad."
-        raise UserError(*error.problems, hint) from None
+        problems = [*error.problems]
+        with suppress(UserError):
+            if not skips and helps():
+                problems.append(
+                    "To build the data set without what cannot be used, add --skip-bad."
+                )
+        raise UserError(*problems) from None
 
 
 def _tell_skipped(skipped: list[str], out: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from aoq.cli.base import Count, Flag, app, command, next_steps, print_table
-from aoq.errors import UserError
+from aoq.errors import UserError, require_packages
 
 _SEVERAL = Parameter(consume_multiple=True, negative=())
 
@@ -94,6 +94,7 @@ def experiment(
         next_steps(again)
         return
     if report is not None:
+        require_packages("jinja2", "matplotlib", "PIL", extra="web")
         from aoq.experiments.report.experiment import read_experiment
         from aoq.experiments.report.tables import terminal_claims, terminal_tables
         from aoq.progress import say

@@ -95,7 +95,9 @@ def index(
         raise UserError("--without-data leaves out what --data and --splits name; drop either.")
     proposing = None
     if teacher is not None:
-        proposing = Proposing(teacher=teacher, proposals=proposals or PROPOSALS, sample=sample_size)
+        proposing = Proposing(
+            teacher=trained_round(teacher), proposals=proposals or PROPOSALS, sample=sample_size
+        )
     contents = Contents(data=data, splits=splits, with_data=not without_data, pictures=pictures)
     made = build_index(run, contents, out=out, proposing=proposing, force=force)
     _tell_made(made)

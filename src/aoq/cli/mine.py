@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, Seed, Which, app, command, next_steps, trained_rounds, vacant
+from aoq.cli.base import Count, Flag, Seed, Which, app, command, next_steps, trained_rounds
 from aoq.config import Precision
 from aoq.errors import UserError
 
@@ -83,6 +83,7 @@ def mine(
     from rich.console import Console
 
     from aoq.experiments.mining_report import report_view
+    from aoq.folders import is_own_file, refuse_taken_file
     from aoq.mining.report import MiningReport, report_file
     from aoq.processes import join_processes
     from aoq.recipes import load_recipe
@@ -91,7 +92,9 @@ def mine(
 
     runs = trained_rounds(runs, round)
     directory = RunDirectory(runs[0])
-    out = vacant(out or directory.candidates, force=force)
+    out = out or directory.candidates
+    refuse_taken_file(out, force=force)
+    refuse_taken_file(report_file(out), force=force or is_own_file(report_file(out)))
     flags = {
         "depth_texts": depth_texts,
         "depth_images": depth_images,
@@ -164,10 +167,11 @@ def inspect(
         terminal_view,
         write_inspection,
     )
+    from aoq.folders import refuse_taken_file, remember_file
     from aoq.progress import say
 
     if html is not None:
-        vacant(html, force=force)
+        refuse_taken_file(html, force=force)
     candidates, dataset = _open_lists(lists, data)
     anchors = [find_image(dataset, wanted) for wanted in image]
     anchors += [find_text(dataset, wanted) for wanted in text]
@@ -175,6 +179,7 @@ def inspect(
     Console().print(terminal_view(candidates, dataset, anchors, depth=depth))
     if html is not None:
         write_inspection(html, candidates, dataset, anchors, depth=depth)
+        remember_file(html)
         say(f"the page: {html}")
 
 
@@ -206,11 +211,14 @@ def export(
     force
         Replace files that exist.
     """
+    from aoq.folders import refuse_taken_file, remember_file
     from aoq.mining.export import export_lists
     from aoq.mining.published import write_published_lists
     from aoq.progress import count_of, say
 
-    i2t, t2i = (vacant(out / f"{side}.{form}", force=force) for side in ("i2t", "t2i"))
+    i2t, t2i = (out / f"{side}.{form}" for side in ("i2t", "t2i"))
+    for file in (i2t, t2i):
+        refuse_taken_file(file, force=force)
     candidates, dataset = _open_lists(lists, data)
     texts, images = candidates.depth_texts, candidates.depth_images
     if depth is not None and depth > max(texts, images):
@@ -224,6 +232,8 @@ def export(
     else:
         export_lists(candidates, dataset, i2t, direction="i2t")
         export_lists(candidates, dataset, t2i, direction="t2i")
+    for file in (i2t, t2i):
+        remember_file(file)
     say(
         f"written: {i2t} ({count_of(candidates.depth_texts, 'text')} for each image) and {t2i} "
         f"({count_of(candidates.depth_images, 'image')} for each text)"

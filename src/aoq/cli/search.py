@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aoq.cli.base import Count, Flag, Json, Which, app, print_json, trained_round, vacant
+from aoq.cli.base import Count, Flag, Json, Which, app, print_json, trained_round
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
@@ -152,12 +152,13 @@ def encode(
     """
     if (texts is None) == (pictures is None):
         raise UserError("give one of the two: --texts FILE or --pictures FOLDER.")
+    from aoq.folders import refuse_taken_file, remember_file
     from aoq.progress import count_of, say
     from aoq.retrieval.encoder import QueryEncoder, ReadText
     from aoq.retrieval.vectors import encode_folder, encode_lines, files_of, require_form
 
     for file in files_of(out):
-        vacant(file, force=force)
+        refuse_taken_file(file, force=force)
     encoder = QueryEncoder.load(trained_round(run, round))
     require_form(out, encoder, "images" if texts is None else "texts")
     if texts is not None:
@@ -168,6 +169,8 @@ def encode(
         assert pictures is not None
         encoded = encode_folder(encoder, pictures)
     encoded.save(out)
+    for file in files_of(out):
+        remember_file(file)
     say(f"wrote {count_of(len(encoded.ids), encoded.kind.removesuffix('s'))} to {out}")
 
 

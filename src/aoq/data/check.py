@@ -38,8 +38,9 @@ ROWS_AT_ONCE = 256
 FEW_IMAGES = 50  # among which to find the right one
 
 
-def check_dataset(folder: Path, *, run: Path | None = None, thorough: bool = False) -> Report:
+def check_dataset(folder: Path | str, *, run: Path | None = None, thorough: bool = False) -> Report:
     """Look at every row of every split of a folder, and at the vocabulary of a run on it."""
+    folder = Path(folder)
     opened, problems = _open_splits(folder)
     datasets = tuple(opened.values())
     scans = {

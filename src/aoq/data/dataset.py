@@ -89,7 +89,12 @@ class ImagesOnDemand:
 
 def _read_images(reader: ImageReader, ids: Ids) -> Array:
     """Some images in an array of their own, whatever the reader keeps."""
-    images = np.array(reader[ids], order="C")
+    try:
+        images = np.array(reader[ids], order="C")
+    except ValueError as error:
+        raise UserError(
+            f"images[ids] is no array ({error}); expected images of one shape and dtype."
+        ) from error
     if images.ndim < 2 or len(images) != len(ids):
         raise UserError(
             f"images[ids] has the shape {images.shape} for {len(ids)} ids; expected one row for "

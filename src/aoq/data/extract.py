@@ -42,7 +42,7 @@ from aoq.data.pictures import (
 from aoq.data.regions import RegionSource, one_core_each, pool_regions
 from aoq.errors import UserError, raise_problems
 from aoq.progress import progress_bar, track, warn
-from aoq.storage import atomic_file, hash_file, hash_parts
+from aoq.storage import atomic_file, cache_folder, hash_file, hash_parts
 
 BATCH = 4
 UNDER_WAY = 64  # batches at most, from the first that is decoded to the last that is kept
@@ -150,13 +150,6 @@ def load_regions(place: Path, source: RegionSource) -> Regions:
 
 
 # The cache
-
-
-def cache_folder() -> Path:
-    """`AOQ_CACHE`, or `aoq` in the user's cache folder."""
-    if own := os.environ.get("AOQ_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aoq"
 
 
 def _find_places(pictures: Sequence[Path], source: RegionSource) -> dict[Path, Path | Fault]:

@@ -55,10 +55,10 @@ class Claim:
 
 
 def read_records(
-    captions_file: Path,
+    captions_file: Path | str,
     *,
-    pictures: Path,
-    splits: Path | None = None,
+    pictures: Path | str,
+    splits: Path | str | None = None,
     need_pictures: bool = True,
     skipped: list[str] | None = None,
 ) -> list[Record]:
@@ -73,6 +73,8 @@ def read_records(
     images without one are shared out by `share_out`. Where features are there already, pictures
     need not be.
     """
+    captions_file, pictures = Path(captions_file), Path(pictures)
+    splits = None if splits is None else Path(splits)
     if not pictures.is_dir():
         raise UserError(f"{pictures} is no folder; name the folder that holds the pictures.")
     problems: list[str] = []

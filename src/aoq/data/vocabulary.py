@@ -20,6 +20,7 @@ from aoq.data.brought import is_text, parse_json
 from aoq.errors import UserError
 from aoq.manifest import read_checked
 from aoq.storage import write_json
+from aoq.types import require_count
 
 if TYPE_CHECKING:
     from nltk.tokenize.destructive import NLTKWordTokenizer
@@ -58,6 +59,9 @@ class Vocabulary:
     @classmethod
     def build(cls, captions: Iterable[str], *, min_count: int = 4) -> Vocabulary:
         """Words that occur at least `min_count` times, in order of appearance."""
+        require_count("min_count", min_count)
+        if isinstance(captions, str):
+            raise UserError(f"captions is the text {captions[:60]!r}; expected a list of captions.")
         counts = Counter(word for caption in captions for word in tokenize(caption))
         frequent = (word for word, count in counts.items() if count >= min_count)
         return cls((*SPECIAL_WORDS, *frequent))
@@ -74,14 +78,15 @@ class Vocabulary:
         known = self.ids
         return [START, *(known.get(word, UNKNOWN) for word in tokenize(caption)), END]
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write the JSON that SCAN and BFAN read."""
         by_id = {str(number): word for number, word in enumerate(self.words)}
-        write_json(path, {"word2idx": self.ids, "idx2word": by_id, "idx": len(self.words)})
+        write_json(Path(path), {"word2idx": self.ids, "idx2word": by_id, "idx": len(self.words)})
 
     @classmethod
-    def load(cls, path: Path) -> Vocabulary:
+    def load(cls, path: Path | str) -> Vocabulary:
         """Read the JSON of `save`, or a published one of SCAN or BFAN."""
+        path = Path(path)
         try:
             content = parse_json(read_checked(path).decode("utf-8-sig"))
             ids = {str(word): int(number) for word, number in content["word2idx"].items()}

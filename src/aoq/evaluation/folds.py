@@ -17,7 +17,7 @@ from torch import Tensor
 
 from aoq.errors import UserError
 from aoq.scoring.encoded import EncodedDataset, Rows
-from aoq.types import Ids, Positives
+from aoq.types import Ids, Positives, require_count
 
 E = TypeVar("E")
 
@@ -78,7 +78,8 @@ def split_into_folds(positives: Positives, count: int) -> list[Fold]:
     >>> [(fold.images.tolist(), fold.texts.tolist()) for fold in split_into_folds(positives, 2)]
     [([0, 1], [0, 1, 2]), ([2], [0, 3])]
     """
-    if not 1 <= count <= positives.n_images:
+    require_count("folds", count)
+    if count > positives.n_images:
         raise UserError(
             f"{count:,} folds of {positives.n_images:,} images are not possible; "
             "ask for at least 1, and for no more than there are images."

@@ -11,6 +11,11 @@ from aoq.evaluation.ranks import Ranks
 from aoq.types import Ids
 
 RECALLS = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in ("r1", "r5", "r10"))
+FIGURES = (
+    *(f"{side}_{field}" for side in ("i2t", "t2i") for field in ("median_rank", "mean_rank")),
+    *RECALLS,
+    "rsum",
+)
 PAPER_FIGURES = (*RECALLS, "rsum")  # of its tables; higher is better
 
 

@@ -77,6 +77,9 @@ def run_grid(
     if is_vacant(out):
         out.mkdir(parents=True, exist_ok=True)
         create_manifest(out, "experiment")
+    if is_vacant(results.parent):
+        results.parent.mkdir(parents=True, exist_ok=True)
+        create_manifest(results.parent, "results")
     problems = run(cells)
     names = {cell.name for cell in cells}
     sound = [cell for cell in plan() if cell.name not in problems]

@@ -27,6 +27,7 @@ from aoq.experiments.cells import Cell, plan_grid
 from aoq.experiments.definitions import Definition
 from aoq.experiments.events import read_events
 from aoq.experiments.runs import RunSummary
+from aoq.experiments.tables import METRICS
 from aoq.progress import warn
 from aoq.storage import hash_parts, read_json_lines
 
@@ -47,6 +48,13 @@ def read_results(path: Path, definition: Definition, contents: str | None = None
     lines = []
     for line in read_json_lines(path):
         missing = [name for name in _NEEDED if name not in line]
+        missing += [
+            f"{split}.{name}"
+            for split in ("dev", "test")
+            if isinstance(line.get(split), Mapping)
+            for name in METRICS
+            if name not in line[split]
+        ]
         if not missing:
             lines.append(line)
         elif line.get("experiment") == definition.name:

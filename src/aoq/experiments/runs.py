@@ -71,9 +71,9 @@ class RunSummary:
         return self.recipe.settings_of(self.round)
 
     @classmethod
-    def read(cls, path: Path) -> RunSummary:
+    def read(cls, path: Path | str) -> RunSummary:
         """The run in a folder; of one with rounds inside, the last round."""
-        run = RunDirectory(_last_round(path))
+        run = RunDirectory(_last_round(Path(path)))
         recipe = load_recipe(run.config)
         origin = _read_origin(run)
         events = read_events(run.path)
@@ -198,14 +198,18 @@ class Comparison:
         }
 
 
-def find_runs(roots: Iterable[Path], *, problems: list[str] | None = None) -> list[RunSummary]:
+def find_runs(
+    roots: Iterable[Path | str], *, problems: list[str] | None = None
+) -> list[RunSummary]:
     """Find every run in or below some folders, ordered by path.
 
     A folder that only holds rounds is not listed besides them. One that looks like a run but
     cannot be read is left out with a warning, or with a sentence in `problems` where a list is
     given.
     """
-    folders = {folder.resolve(): folder for root in roots for folder in _folders_below(root)}
+    folders = {
+        folder.resolve(): folder for root in map(Path, roots) for folder in _folders_below(root)
+    }
     holders = {parent for folder in folders for parent in folder.parents}
     found = []
     for resolved, folder in folders.items():
@@ -222,7 +226,7 @@ def find_runs(roots: Iterable[Path], *, problems: list[str] | None = None) -> li
     return sorted(found, key=lambda summary: summary.path)
 
 
-def compare_runs(paths: Sequence[Path]) -> Comparison:
+def compare_runs(paths: Sequence[Path | str]) -> Comparison:
     """Two runs or more side by side; of one with two rounds, the last."""
     if len(paths) < 2:
         raise UserError("a comparison needs two runs or more; name their folders.")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +22,7 @@ COLUMNS: tuple[tuple[str, str, int, bool], ...] = (
     ("med", "t2i_median_rank", 0, False),
     ("rsum", "rsum", 1, True),
 )
+_FIGURES_WIDTH = 62  # of all columns but the first
 METRICS = tuple(key for _, key, _, _ in COLUMNS)
 
 
@@ -51,10 +53,22 @@ def formatted_rows(
     ]
 
 
-def metrics_table(rows: Mapping[str, Mapping[str, Any]], *, title: str | None = None) -> Table:
-    """The table for the terminal; the best of each column is bold. Long names go over lines."""
+def metrics_table(
+    rows: Mapping[str, Mapping[str, Any]], *, title: str | None = None, width: int = 80
+) -> RenderableType:
+    """The table for a terminal of some width; the best of each column is bold.
+
+    Names that do not fit beside the figures are numbered, and stand whole below the table.
+    """
+    if len(rows) and max(map(len, rows)) > width - _FIGURES_WIDTH:
+        numbers = {str(number): name for number, name in enumerate(rows, start=1)}
+        table = metrics_table(
+            {number: rows[name] for number, name in numbers.items()}, title=title, width=width
+        )
+        names = (f"{number}  {name}" for number, name in numbers.items())
+        return Group(table, *(Text(name, no_wrap=True, overflow="ignore") for name in names))
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", overflow="fold")
+    table.add_column("", no_wrap=True)
     for heading, *_ in COLUMNS:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, cells in formatted_rows(rows):

@@ -82,6 +82,7 @@ class CandidateLists:
 
     def save(self, path: Path | str) -> None:
         """Write the lists to a file that says where they come from."""
+        self.check_form(source="these lists")
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
         provenance = json.dumps(asdict(self.provenance))
         stated = {

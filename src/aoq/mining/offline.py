@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from aoq.config import MiningConfig
+from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.direction import BothWays
 from aoq.mining.sweep import FullSweep
@@ -20,7 +21,7 @@ from aoq.processes import ALONE, Processes
 from aoq.scoring.blocks import block_size_for
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.protocol import Scorer
-from aoq.types import Positives
+from aoq.types import Positives, require_count
 
 E = TypeVar("E")
 
@@ -72,6 +73,13 @@ def mine_together(
     With a file `saved`, a killed process goes on where it last saved (every `save_every` seconds
     at the most), and ends up with the same lists, bit by bit.
     """
+    if captions is not None and len(captions) != positives.n_texts:
+        raise UserError(
+            f"captions has {len(captions):,} entries; expected {positives.n_texts:,}, one for each "
+            "text."
+        )
+    if block_size is not None:
+        require_count("block_size", block_size)
     ways = BothWays.from_config(config, scorer, encoded, positives, captions)
     share = processes.share(positives.n_images)
     if block_size is None:

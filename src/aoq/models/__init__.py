@@ -11,6 +11,7 @@ from aoq.models.scan import SCAN
 from aoq.models.vse import VSE
 from aoq.models.vsrn import VSRN
 from aoq.scoring.protocol import TrainableModel
+from aoq.types import require_count
 
 
 class Maker(Protocol):
@@ -24,6 +25,8 @@ MODELS: dict[ModelName, Maker] = {"vsrn": VSRN, "scan": SCAN, "bfan": BFAN, "vse
 
 def build_model(config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> TrainableModel:
     """The model that `config` names, with fresh weights from torch's random state."""
+    require_count("feature_width", feature_width)
+    require_count("vocabulary_size", vocabulary_size)
     make = find_maker(config.name)
     return make(config, feature_width=feature_width, vocabulary_size=vocabulary_size)
 

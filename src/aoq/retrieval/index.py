@@ -168,8 +168,9 @@ class Index:
     texts: tuple[TextEntry, ...]
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path | str) -> Self:
         """Read the entries of all parts; encodings are opened when they are asked for."""
+        folder = Path(folder)
         return cls.of(folder, Manifest.load(folder))
 
     @classmethod

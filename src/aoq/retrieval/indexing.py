@@ -37,13 +37,13 @@ PROPOSALS = 200
 class Contents:
     """What is to be indexed."""
 
-    data: Path | None = None
+    data: Path | str | None = None
     "A data set; default: the one the model was trained on."
     splits: Sequence[str] = ()
     "Of the data set; default: all."
     with_data: bool = True
     "Whether a data set is indexed at all."
-    pictures: Sequence[Path] = ()
+    pictures: Sequence[Path | str] = ()
     "Folders of photos without captions."
 
 
@@ -51,7 +51,7 @@ class Contents:
 class Proposing:
     """Who helps a model that is slow to score, and how much."""
 
-    teacher: Path
+    teacher: Path | str
     "A run of an embedding model."
     proposals: int = PROPOSALS
     "Images or texts that it names for every query."
@@ -63,7 +63,7 @@ def build_index(
     run: Path | str,
     contents: Contents | None = None,
     *,
-    out: Path | None = None,
+    out: Path | str | None = None,
     proposing: Proposing | None = None,
     force: bool = False,
     round: RoundName | None = None,  # noqa: A002
@@ -73,8 +73,9 @@ def build_index(
     folder = index_folder(run, out, round=round)
     _require_free(folder, force=force)
     encoder = QueryEncoder.load(run, round=round)
-    teacher = None if proposing is None else _load_proposer(encoder, proposing.teacher)
-    data = (contents.data or own_data(encoder.run)) if contents.with_data else None
+    teacher = None if proposing is None else _load_proposer(encoder, Path(proposing.teacher))
+    own = contents.data or own_data(encoder.run) if contents.with_data else None
+    data = None if own is None else Path(own)
     splits = [] if data is None else _open_splits(data, contents.splits, encoder)
     with _writing(folder):
         _require_free(folder, force=force)  # somebody else may have made it in the meantime
@@ -83,7 +84,7 @@ def build_index(
             assert data is not None
             writer.write_split(dataset, data=data)
         for pictures in contents.pictures:
-            writer.write_photos(pictures)
+            writer.write_photos(Path(pictures))
         manifest = Manifest(
             model_name=encoder.trained.recipe.model.name,
             model_hash=encoder.model_hash,

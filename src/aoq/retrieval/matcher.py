@@ -348,7 +348,8 @@ def _index_of_the_other(
         return ""
     if not (choice.run / ROUNDS[choice.other] / INDEX_FOLDER / INDEX).is_file():
         return ""
-    why = "was asked for" if round else "is the better one on dev"
+    better = "is the better one on dev" if choice.best else "is the one that is used"
+    why = "was asked for" if round else better
     return (
         f": its index is of round {choice.other}, and round {choice.used} {why}; --round "
         f"{choice.other} searches the index that is there"

@@ -23,7 +23,7 @@ from aoq.errors import UserError
 from aoq.progress import progress_bar
 from aoq.scoring.protocol import TrainableModel
 from aoq.threads import worker_threads
-from aoq.types import Encoding, Ids, Positives
+from aoq.types import Encoding, Ids, Positives, require_count
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
@@ -109,6 +109,7 @@ def encode_dataset(
             f"the data are a {type(collator).__name__}; expected a Collator, which reads batches: "
             "aoq.Collator(dataset, vocabulary)."
         )
+    require_count("batch_size", batch_size)
     images, texts = slice(0, len(collator.dataset)), slice(0, collator.dataset.n_texts)
     total = images.stop + texts.stop
     with evaluation_mode(model), progress_bar(description, total=total, unit="items") as update:

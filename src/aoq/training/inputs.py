@@ -16,7 +16,7 @@ from aoq.data.opening import open_dataset, splits_of, training_captions
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
 from aoq.models import find_maker
-from aoq.progress import say, warn
+from aoq.progress import warn
 from aoq.scoring.protocol import TrainableModel
 
 _MANY_UNKNOWN = 0.1  # of the words; of Flickr8k's they are 2 %
@@ -69,22 +69,16 @@ def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData
         report = check_dataset(folder)
         report.raise_for_errors()
         report.tell_of_warnings()
-    captions = training_captions(folder)
-    min_count = recipe.min_word_count or MIN_WORD_COUNT
+    dataset, captions = open_dataset(folder, "train"), training_captions(folder)
+    usual = 1 if dataset.n_texts < _SMALL else MIN_WORD_COUNT
+    min_count = recipe.min_word_count or usual
     vocabulary = Vocabulary.build(captions, min_count=min_count)
-    train = Collator(open_dataset(folder, "train"), vocabulary, device=device)
+    train = Collator(dataset, vocabulary, device=device)
     if min_count > 1 and (share := train.unknown_share()) > _MANY_UNKNOWN:
-        rare = (
-            f"{folder}: {share:.0%} of the words in train captions are there less than "
-            f"{min_count} times"
+        warn(
+            f"{folder}: {share:.0%} of the words in train captions occur fewer than {min_count} "
+            "times and will be unknown; --min-word-count 1 keeps them all."
         )
-        if recipe.min_word_count is None and train.dataset.n_texts < _SMALL:
-            say(f"{rare}; all words are kept, because the data set is small (min_word_count 1).")
-            min_count = 1
-            vocabulary = Vocabulary.build(captions, min_count=min_count)
-            train = Collator(train.dataset, vocabulary, device=device)
-        else:
-            warn(f"{rare} and will be unknown; --min-word-count 1 keeps them all.")
     has_test = "test" in splits_of(folder)
     dev = Collator(open_dataset(folder, "dev"), vocabulary, device=device)
     for split in (train, dev):

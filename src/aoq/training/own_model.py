@@ -2,8 +2,8 @@
 
 Weights may fit a model that computes something else. A run of such a model therefore keeps three
 hashes: of its parameters and buffers, of its modules and their settings, and of the source of its
-classes. Source is compared without comments and layout. Classes of installed packages, and those
-without source (made by `exec`, say), count by name only; so do functions outside the classes.
+classes and of the functions that these call by name. Source is compared without comments and
+layout. What installed packages hold, and what has no source (made by `exec`, say), counts by name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import re
 import textwrap
 from pathlib import Path
+from types import FunctionType
 from typing import Any, cast
 
 from torch import nn
@@ -42,13 +43,28 @@ def fingerprint_model(model: TrainableModel) -> dict[str, str]:
     modules = [(name, type(part).__name__) for name, part in module.named_modules()]
     described = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(module))
     classes = {kind for part in module.modules() for kind in type(part).__mro__}
-    sources = sorted((kind.__name__, _source(kind)) for kind in classes if kind is not object)
+    used: set[type[Any] | FunctionType] = {*classes, *_functions_of(classes)}
+    sources = sorted((each.__qualname__, _source(each)) for each in used - {object})
     parts = {"tensors": sorted(tensors), "modules": [modules, described], "source": sources}
     return {name: hash_parts(json.dumps(part).encode()) for name, part in parts.items()}
 
 
-def _source(kind: type[Any]) -> str:
-    """What a class does, without comments and layout; nothing where that cannot be known."""
+def _functions_of(classes: set[type[Any]]) -> set[FunctionType]:
+    """The functions of users' modules that the methods call by name, and those that these call."""
+    found: set[FunctionType] = set()
+    methods = [value for kind in classes if _source(kind) for value in vars(kind).values()]
+    to_read = [method for method in methods if isinstance(method, FunctionType)]
+    while to_read:
+        function = to_read.pop()
+        named = (function.__globals__.get(name) for name in function.__code__.co_names)
+        called = {each for each in named if isinstance(each, FunctionType) and _source(each)}
+        to_read += called - found
+        found |= called
+    return found
+
+
+def _source(kind: type[Any] | FunctionType) -> str:
+    """What a class or function does, without comments and layout; nothing where unknown."""
     try:
         file = inspect.getfile(kind)
         if kind.__module__.partition(".")[0] == "aoq" or set(_INSTALLED) & set(Path(file).parts):

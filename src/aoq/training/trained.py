@@ -19,8 +19,9 @@ from aoq.data.opening import open_dataset
 from aoq.disk import is_read_only, is_writable
 from aoq.errors import UserError
 from aoq.evaluation.kept_ranks import keep_ranks, kept_ranks, ranks_file
-from aoq.evaluation.metrics import Metrics
+from aoq.evaluation.metrics import FIGURES, Metrics
 from aoq.evaluation.protocols import JudgedFold, judge_folds
+from aoq.folders import remember_file
 from aoq.manifest import create_manifest
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.offline import mine_together
@@ -286,7 +287,9 @@ def _store(
         teacher.scorer, teacher.encoded, teacher.dataset, mined, config=config, sample=sample
     )
     report.save(report_file(out))
+    remember_file(report_file(out))
     mined.lists.save(out)
+    remember_file(out)
 
 
 def _tell(mined: Mined, agreed: Mapping[str, Agreement], *, run: Path, seconds: float) -> None:
@@ -340,7 +343,7 @@ def evaluate_run(
 
 
 def evaluate_runs(
-    runs: Sequence[Path | str],
+    runs: Path | str | Sequence[Path | str],
     *,
     split: str = "test",
     data: Path | str | None = None,
@@ -348,6 +351,7 @@ def evaluate_runs(
     round: RoundName | None = None,  # noqa: A002
 ) -> list[tuple[str, Metrics]]:
     """Judge each run as `evaluate_run` does, and last, of several, their ensemble."""
+    runs = [runs] if isinstance(runs, Path | str) else runs
     parts = open_splits(runs, split=split, data=data, round=round)
     results = [(str(part.runs[0]), judge_split(part, memory=memory)) for part in parts]
     if len(parts) > 1:
@@ -397,18 +401,25 @@ def ranks_of(runs: Sequence[Path], dataset: PairDataset, *, data: Path | None) -
     return kept
 
 
-def stored_result(run: Path, *, split: str) -> dict[str, Any] | None:
+def stored_result(run: Path | str, *, split: str) -> dict[str, Any] | None:
     """The result of a run's model, as it is, on its own data set, if there is one."""
-    return result_on(run, open_dataset(own_data(run), split))
+    return result_on(Path(run), open_dataset(own_data(Path(run)), split))
 
 
 def result_on(
     run: Path, dataset: PairDataset, *, model_hash: str | None = None
 ) -> dict[str, Any] | None:
     """The same on any data, and of a model that was loaded before."""
-    wanted = (dataset.split, model_hash or hash_model(run), dataset.fingerprint)
-    lines = read_json_lines(RunDirectory(run).results)
-    fitting = [line for line in lines if (line["split"], line["model"], line["data"]) == wanted]
+    about = {
+        "split": dataset.split,
+        "model": model_hash or hash_model(run),
+        "data": dataset.fingerprint,
+    }
+    fitting = [
+        line
+        for line in read_json_lines(RunDirectory(run).results)
+        if about.items() <= line.items() and all(name in line for name in FIGURES)
+    ]
     return fitting[-1] if fitting else None
 
 

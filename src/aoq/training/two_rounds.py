@@ -37,6 +37,7 @@ from aoq.storage import (
     remove_folder,
     write_json,
 )
+from aoq.training.best_round import best_round
 from aoq.training.checkpoint import (
     MakeModel,
     TrainerState,
@@ -178,7 +179,7 @@ def _weights_to_start_from(settings: RoundConfig, start: Path | None) -> Path | 
             "this round starts from round one's weights (start_from); use `aoq run`, or name the "
             "run that has them with --start."
         )
-    return RunDirectory(start).require_trained().model
+    return RunDirectory(best_round(start).path).require_trained().model
 
 
 def _settle_origin(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aoq.data.dataset import PairDataset
+from aoq.errors import UserError
 from aoq.evaluation.online_share import OnlineShare
 from aoq.experiments.pages import thumbnail, write_page
 from aoq.experiments.report.behaviour import BEHAVIOUR_HEADINGS, shown_behaviours
@@ -52,12 +53,15 @@ from aoq.experiments.report.tables import (
     shown_claim,
     shown_groups,
 )
-from aoq.storage import write_text
+from aoq.folders import is_own_file, require_kind
+from aoq.manifest import create_manifest
+from aoq.storage import is_vacant, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Settings = Mapping[str, Any]
+PAGE = "index.html"
 _PARTS = {
     "tables": r"(results|behaviour|claims|online-share)\.md|(rows|trainings|online-share)\.csv",
     "figures": r"(curves|cross-retrieval|scores)-\d+\.(png|svg)",
@@ -101,6 +105,7 @@ class Report:
 
     def write(self, folder: Path) -> Path:
         """The page, and its parts as files, in the place of an earlier report's; its path."""
+        _prepare(folder)
         parts, tables = _Parts.of(self), folder / "tables"
         for file in report_files(folder):
             file.unlink()
@@ -117,9 +122,24 @@ class Report:
             drawing.save(folder / "figures")
         for drawing in parts.photographs():
             drawing.save(folder / "photographs")
-        page = folder / "index.html"
+        page = folder / PAGE
         _write_page(page, self, parts)
         return page
+
+
+def _prepare(folder: Path) -> None:
+    """Make a folder for reports, or refuse one with files of somebody else in their places."""
+    if is_vacant(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        create_manifest(folder, "report")
+    require_kind(folder, what="report")
+    places = [file for file in (folder / PAGE, *report_files(folder)) if file.exists()]
+    foreign = next((file for file in places if not is_own_file(file)), None)
+    if foreign is not None:
+        raise UserError(
+            f"{foreign} is not as aoq wrote it, so it is not replaced; move it away, or name "
+            "another folder."
+        )
 
 
 def report_files(folder: Path) -> list[Path]:
