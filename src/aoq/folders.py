@@ -46,18 +46,18 @@ def refuse_taken(folder: Path, *, what: str, force: bool, sources: Sequence[Path
     if Path.cwd().is_relative_to(folder.resolve()):
         raise UserError(f"{folder} is the folder you are in, or above it; name another place.")
     require_writable(folder)
-    if folder.is_symlink():
-        raise UserError(
-            f"{folder} is a link to {folder.resolve()}; name that folder, or another place."
-        )
-    if is_vacant(folder):
-        return
     for source in sources:
         if place_in(folder, source) is not None:
             raise UserError(
                 f"{folder} holds {source}, which is to be read; choose another place for the "
                 f"{what}."
             )
+    if folder.is_symlink():
+        raise UserError(
+            f"{folder} is a link to {folder.resolve()}; name that folder, or another place."
+        )
+    if is_vacant(folder):
+        return
     require_kind(folder, what=what)
     if not force:
         raise UserError(

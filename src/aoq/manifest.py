@@ -43,10 +43,12 @@ LEFTOVER = ".{}." + 8 * "[0-9a-f]" + ".part"  # names of what is being written
 _LEVELS = 4  # folders between a file and its manifest
 _LONG = 1 << 18  # bytes of a manifest; each time it has grown by as many, old lines are dropped
 _COMPARED = 1 << 24  # bytes: larger files are not compared before they are removed
-_WITHIN = {  # kinds of folders that aoq writes into others
-    "run": ("run", "index", "encodings"),
-    "experiment": ("run",),
-    "index": ("part of an index",),
+_WITHIN = {  # folders that aoq writes into others, by their kinds: where they are
+    ("run", "run"): "round-*",
+    ("run", "index"): "*",
+    ("run", "encodings"): "encodings/*",
+    ("experiment", "run"): "*/seed-*",
+    ("index", "part of an index"): "*",
 }
 _VERSIONS_KEPT = 2  # of each file: the one in place, and the one that is about to replace it
 
@@ -408,12 +410,12 @@ def _is_own(file: Path, root: Path) -> bool:
 def _may_be_in(folder: Path, root: Path) -> bool:
     """Whether a folder of ours is where aoq puts such folders, or is the root itself."""
     while folder != root:
-        inner = read_manifest(folder)
-        home = home_of(folder)
+        inner, home = read_manifest(folder), home_of(folder)
         outer = None if home is None else read_manifest(home[0])
-        if inner is None or outer is None or inner.what not in _WITHIN.get(outer.what, ()):
+        if home is None or inner is None or outer is None:
             return False
-        assert home is not None
+        if not fnmatch(home[1], _WITHIN.get((outer.what, inner.what), "")):
+            return False
         folder = home[0]
     return True
 
