@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow check format bench clean
+.PHONY: demo test test-slow check format bench results clean
 
 demo: $(STAMP)  ## Train the four settings on the embedded data set and write a report.
 	$(BIN)/aoq demo
@@ -27,6 +27,9 @@ format: $(STAMP)
 
 bench: $(STAMP)  ## Speed and memory against stated baselines; results go to benchmarks/results.
 	$(BIN)/python -m benchmarks
+
+results: $(STAMP)  ## The tables of docs/results.md and README.md, from the files in results/.
+	$(BIN)/python -m reproduction page
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -18,10 +18,10 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from aoq.data.backbones import GRID
-from aoq.data.efficientnet import EfficientNetLite, load_network
-from aoq.data.extract import extract_pictures
-from aoq.data.regions import DEFAULT_SOURCE
+from aoq.features.backbones import GRID
+from aoq.features.efficientnet import EfficientNetLite, load_network
+from aoq.features.extract import extract_pictures
+from aoq.features.regions import DEFAULT_SOURCE
 from benchmarks.harness import Comparison, Task
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "flickr8k"

@@ -28,13 +28,13 @@ import torch
 from safetensors.torch import save_file
 
 from aoq.config import MiningConfig
+from aoq.distributed import join_processes
 from aoq.mining.candidates import Provenance
-from aoq.mining.offline import mine, mine_together
-from aoq.processes import join_processes
+from aoq.mining.mine import mine, mine_in_processes
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.encoding_files import PIECE_SIZE, open_stored
 from aoq.scoring.inner_product import InnerProduct
-from aoq.scoring.stored import PIECE_SIZE, open_stored
 from aoq.types import Encoding, Positives
 from benchmarks.harness import Comparison, Task, memory_now
 
@@ -269,7 +269,7 @@ def _processor_seconds(size: Size, count: int, port: int, rank: int) -> float:
     mining_task(few, *few.vectors())()  # what is imported and compiled once is not the work
     with join_processes() as processes:
         started = time.process_time()
-        mine_together(
+        mine_in_processes(
             InnerProduct(),
             encoded,
             positives,

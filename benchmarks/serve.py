@@ -28,7 +28,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from aoq.errors import UserError
-from aoq.retrieval.matcher import INDEX_FOLDER, Matcher
+from aoq.retrieval.location import INDEX_FOLDER
+from aoq.retrieval.matcher import Matcher
 
 DEMO = Path("runs/demo")
 WARM_UP = 5.0
@@ -208,7 +209,7 @@ class Load:
 def prepare_demo() -> Path:
     """The demo's last run, with its index."""
     from aoq.experiments.demo import run_demo
-    from aoq.retrieval.indexing import build_index
+    from aoq.retrieval.build import build_index
 
     run = DEMO / "adap-off-quin"
     if not run.is_dir():

@@ -24,8 +24,8 @@ from aoq.models import build_model
 from aoq.models.encoders import by_length
 from aoq.recipes import load_recipe
 from aoq.scoring.protocol import TrainableModel
+from aoq.training.collectives import Collectives, start_fabric
 from aoq.training.step import make_optimizer, update
-from aoq.training.together import Together, start_fabric
 from aoq.types import AlignedIdx, StepBatch, Texts
 from benchmarks.harness import Comparison, Task
 from benchmarks.scoring import BATCH, REGIONS, WIDTH, draw_lengths
@@ -89,7 +89,7 @@ def step_task(model: TrainableModel, loss: LossConfig, batch: StepBatch) -> Task
         [batch],
         settings=settings,
         epoch=0,
-        together=Together(start_fabric(torch.device("cpu"))),
+        collectives=Collectives(start_fabric(torch.device("cpu"))),
     )
 
 

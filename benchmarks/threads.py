@@ -20,7 +20,7 @@ import torch
 from aoq.config import LossConfig, MiningConfig
 from aoq.evaluation.protocols import judge_folds
 from aoq.mining.candidates import Provenance
-from aoq.mining.offline import mine
+from aoq.mining.mine import mine
 from aoq.models import build_model
 from aoq.recipes import load_recipe
 from aoq.scoring.encoded import EncodedDataset

@@ -12,11 +12,11 @@ from contextlib import nullcontext
 
 import pytest
 
-from aoq import processes
+from aoq import distributed
 from aoq.cli import app
-from aoq.processes import Processes
+from aoq.distributed import Processes
 from aoq.recipes import load_recipe, save_recipe
-from aoq.training.best_round import best_round
+from aoq.runs.best_round import best_round
 from tests.commands import aoq, aoq_process, assert_refused
 from tests.training.cases import published, small_recipe
 
@@ -118,7 +118,7 @@ def test_a_plan_prints_steps_time_disk_and_memory_and_writes_nothing(tmp_path, r
 
 @pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 def test_a_plan_is_one_process_s_and_refused_under_torchrun(tmp_path, recipe_file, monkeypatch):
-    monkeypatch.setattr(processes, "join_processes", lambda: nullcontext(Processes(0, 2)))
+    monkeypatch.setattr(distributed, "join_processes", lambda: nullcontext(Processes(0, 2)))
     done = aoq("run", recipe_file, "--out", tmp_path / "run", "--plan")
     assert_refused(done, "--plan measures the steps of one process; leave torchrun out")
 

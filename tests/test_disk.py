@@ -11,10 +11,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from aoq.data.region_tables import write_rows
 from aoq.disk import disk_errors
+from aoq.features.tables import write_rows
 from aoq.recipes import save_recipe
-from aoq.storage import RunDirectory, write_array
+from aoq.runs.directory import RunDirectory
+from aoq.storage import write_array
 from tests.commands import aoq, aoq_process, assert_refused
 from tests.conftest import write_precomp
 from tests.disks import mounted, read_only

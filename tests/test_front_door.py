@@ -51,7 +51,7 @@ def test_the_names_for_type_checkers_are_those_that_are_imported():
 def test_help_shows_what_the_names_do():
     page = pydoc.render_doc(aoq, renderer=pydoc.plaintext)
     assert all(name in page for name in aoq.__all__)
-    assert "Round one, mining, round two" in page
+    assert "Train round one, mine, train round two" in page
 
 
 def test_the_import_alone_loads_nothing_heavy():

@@ -9,8 +9,8 @@ from safetensors.numpy import save_file
 
 from aoq.errors import UserError
 from aoq.manifest import NAME
+from aoq.runs.directory import RunDirectory
 from aoq.storage import (
-    RunDirectory,
     append_json_line,
     atomic_file,
     atomic_folder,

@@ -23,37 +23,37 @@ if TYPE_CHECKING:
     from aoq.data.build import build_scenes as build_scenes
     from aoq.data.collate import Collator as Collator
     from aoq.data.dataset import PairDataset as PairDataset
-    from aoq.data.formats import Record as Record
-    from aoq.data.formats import read_records as read_records
-    from aoq.data.opening import open_dataset as open_dataset
-    from aoq.data.pictures import load_picture as load_picture
+    from aoq.data.sources.records import Record as Record
+    from aoq.data.sources.records import read_records as read_records
+    from aoq.data.splits import open_dataset as open_dataset
     from aoq.data.vocabulary import Vocabulary as Vocabulary
+    from aoq.distributed import default_device as default_device
+    from aoq.distributed import join_processes as join_processes
     from aoq.errors import UserError as UserError
     from aoq.evaluation.metrics import Metrics as Metrics
     from aoq.evaluation.protocols import evaluate as evaluate
+    from aoq.features.pictures import load_picture as load_picture
     from aoq.losses import BatchScores as BatchScores
     from aoq.losses import OfflineScores as OfflineScores
     from aoq.losses import compute_loss as compute_loss
     from aoq.mining.candidates import CandidateLists as CandidateLists
     from aoq.mining.candidates import Provenance as Provenance
-    from aoq.mining.offline import mine as mine
+    from aoq.mining.mine import mine as mine
     from aoq.models import build_model as build_model
-    from aoq.processes import join_processes as join_processes
     from aoq.recipes import load_recipe as load_recipe
     from aoq.retrieval.matcher import Matcher as Matcher
+    from aoq.runs.checkpoint import load_own_model as load_own_model
+    from aoq.runs.checkpoint import load_run as load_run
+    from aoq.runs.judge import evaluate_run as evaluate_run
+    from aoq.runs.judge import evaluate_runs as evaluate_runs
+    from aoq.runs.mine import mine_run as mine_run
     from aoq.sampling import OfflineSampler as OfflineSampler
     from aoq.scoring.encoded import encode_dataset as encode_dataset
     from aoq.scoring.ensemble import Ensemble as Ensemble
     from aoq.scoring.inner_product import InnerProduct as InnerProduct
     from aoq.scoring.protocol import TrainableModel as TrainableModel
-    from aoq.training.checkpoint import load_own_model as load_own_model
-    from aoq.training.checkpoint import load_run as load_run
     from aoq.training.inputs import TrainingData as TrainingData
-    from aoq.training.inputs import default_device as default_device
     from aoq.training.inputs import open_training_data as open_training_data
-    from aoq.training.trained import evaluate_run as evaluate_run
-    from aoq.training.trained import evaluate_runs as evaluate_runs
-    from aoq.training.trained import mine_run as mine_run
     from aoq.training.two_rounds import run_recipe as run_recipe
     from aoq.types import Encoding as Encoding
     from aoq.types import Positives as Positives
@@ -77,7 +77,7 @@ _HOMES = {
     "Positives": "aoq.types",
     "Provenance": "aoq.mining.candidates",
     "Recipe": "aoq.config",
-    "Record": "aoq.data.formats",
+    "Record": "aoq.data.sources.records",
     "RoundConfig": "aoq.config",
     "SamplingConfig": "aoq.config",
     "Texts": "aoq.types",
@@ -88,21 +88,21 @@ _HOMES = {
     "build_model": "aoq.models",
     "build_scenes": "aoq.data.build",
     "compute_loss": "aoq.losses",
-    "default_device": "aoq.training.inputs",
+    "default_device": "aoq.distributed",
     "encode_dataset": "aoq.scoring.encoded",
     "evaluate": "aoq.evaluation.protocols",
-    "evaluate_run": "aoq.training.trained",
-    "evaluate_runs": "aoq.training.trained",
-    "join_processes": "aoq.processes",
-    "load_own_model": "aoq.training.checkpoint",
-    "load_picture": "aoq.data.pictures",
+    "evaluate_run": "aoq.runs.judge",
+    "evaluate_runs": "aoq.runs.judge",
+    "join_processes": "aoq.distributed",
+    "load_own_model": "aoq.runs.checkpoint",
+    "load_picture": "aoq.features.pictures",
     "load_recipe": "aoq.recipes",
-    "load_run": "aoq.training.checkpoint",
-    "mine": "aoq.mining.offline",
-    "mine_run": "aoq.training.trained",
-    "open_dataset": "aoq.data.opening",
+    "load_run": "aoq.runs.checkpoint",
+    "mine": "aoq.mining.mine",
+    "mine_run": "aoq.runs.mine",
+    "open_dataset": "aoq.data.splits",
     "open_training_data": "aoq.training.inputs",
-    "read_records": "aoq.data.formats",
+    "read_records": "aoq.data.sources.records",
     "run_recipe": "aoq.training.two_rounds",
 }
 __all__ = sorted(_HOMES)

@@ -1,16 +1,17 @@
 """Equations 1 to 5 of the paper and the variants of its table 3, on scores alone.
 
 A loss never sees an encoding or a model: any model that can score a batch can be trained with
-it. Sums over the batch, as in the paper (its learning rates assume that). `[x]+` of the paper is
-`hinge`; the two halves of each equation are the two anchors, the image (`i2t`) and the text
-(`t2i`).
+it. Equations 2 to 5 build on each other, so one function, `quintuplet`, holds them all. Sums are
+over the batch, as in the paper (its learning rates assume that). `[x]+` of the paper is `hinge`;
+the two halves of each equation are the two anchors, the image (`i2t`) and the text (`t2i`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,8 +20,6 @@ from torch.nn.functional import relu
 from aoq.config import LossConfig, LossName
 from aoq.errors import UserError
 from aoq.types import require_tensor
-
-Hinges = dict[str, Tensor]
 
 
 def _no_negative(scores: Tensor) -> float:
@@ -40,9 +39,9 @@ class OfflineScores:
 
     def __post_init__(self) -> None:
         require_tensor("i2t", self.i2t, ("B",), of="fraction")
-        for name in ("t2i", "derived", "partners"):
-            value = getattr(self, name)
-            if value is not None or name == "t2i":
+        require_tensor("t2i", self.t2i, (len(self.i2t),), of="fraction")
+        for name in ("derived", "partners"):
+            if (value := getattr(self, name)) is not None:
                 require_tensor(name, value, (len(self.i2t),), of="fraction")
         if self.derived_mask is not None:
             require_tensor("derived_mask", self.derived_mask, (len(self.i2t),), of="bool")
@@ -116,16 +115,27 @@ class BatchScores:
         return self.matrix[images, texts], self.matrix[texts, images], mask
 
     def require_offline(self) -> OfflineScores:
+        """Return the offline scores; refuse a batch without."""
         if self.offline is None:
             raise UserError("this loss needs the scores of offline negatives; mine them first.")
         return self.offline
 
+    def require_derived(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """S(i_off, t_off), S(i~_off, t~_off) and their mask; refuse a batch without. (B,)"""
+        offline = self.require_offline()
+        if offline.derived is None or offline.partners is None:
+            raise UserError(
+                "this loss needs the scores of the derived pairs; pass OfflineScores with derived "
+                "and partners."
+            )
+        return offline.derived, offline.partners, offline.derived_mask
+
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The terms of a loss: hinges by name, each summed over the batch, and what is added to them.
+    """The terms of a loss: hinges by name, each summed over the batch, and auxiliary losses.
 
-    A hinge may have a weight. It is there for every anchor, or for every negative of one (Eq. 1).
+    A hinge may have a weight. It has an entry for every anchor, or for every negative (Eq. 1).
     """
 
     hinges: dict[str, Tensor]
@@ -155,80 +165,50 @@ def standard_triplet(scores: BatchScores, config: LossConfig) -> LossTerms:
     return LossTerms({"i2t_all": i2t, "t2i_all": t2i})
 
 
-def _online_hinges(scores: BatchScores, config: LossConfig) -> Hinges:
-    """The hardest negatives of the batch."""
-    positive, margin = scores.positive, config.margin_online
-    return {
-        "i2t_online": hinge(margin - positive + scores.i2t_online, config),
-        "t2i_online": hinge(margin - positive + scores.t2i_online, config),
-    }
-
-
-def _offline_hinges(scores: BatchScores, config: LossConfig) -> Hinges:
-    """The offline negatives of the pair, which share an anchor with it: added by Eq. 3."""
-    offline, positive, margin = scores.require_offline(), scores.positive, config.margin_offline
-    return {
-        "i2t_offline": hinge(margin - positive + offline.i2t, config),
-        "t2i_offline": hinge(margin - positive + offline.t2i, config),
-    }
-
-
-def _derived_hinges(scores: BatchScores, config: LossConfig) -> Hinges:
-    """The pairs of offline negatives, which share no anchor with the pair: added by Eq. 4."""
-    offline = scores.require_offline()
-    if offline.derived is None or offline.partners is None:
-        raise UserError(
-            "this loss needs the scores of the derived pairs; pass OfflineScores with derived and "
-            "partners."
-        )
-    return _hinges_of_pairs(scores, offline.derived, offline.partners, offline.derived_mask, config)
-
-
-def _hinges_of_pairs(
+def quintuplet(
     scores: BatchScores,
-    derived: Tensor,
-    partners: Tensor,
-    mask: Tensor | None,
     config: LossConfig,
-) -> Hinges:
-    positive, margin = scores.positive, config.margin_offline
-    hinges = {
-        "i2t_derived": hinge(margin - positive + derived, config),
-        "t2i_derived": hinge(margin - positive + partners, config),
-    }
-    return hinges if mask is None else {name: value * mask for name, value in hinges.items()}
+    *,
+    online: bool = False,
+    offline: bool = False,
+    derived: Literal["offline", "online"] | None = None,
+    adaptive: bool = False,
+) -> LossTerms:
+    """Compute Eq. 5, or some of its terms, of every positive pair (i, t):
 
+        w_i2t [m_on - S(i, t) + S(i, t_on)]+     + w_t2i [m_on - S(i, t) + S(i_on, t)]+
+            + [m_off - S(i, t) + S(i, t_off)]+         + [m_off - S(i, t) + S(i_off, t)]+
+            + [m_off - S(i, t) + S(i_off, t_off)]+     + [m_off - S(i, t) + S(i~_off, t~_off)]+
 
-def online_triplet(scores: BatchScores, config: LossConfig) -> LossTerms:
-    """Eq. 2: the hardest negative of the batch."""
-    return LossTerms(_online_hinges(scores, config))
+        w_i2t = beta - (S(i, t_off) - S(i, t_on)) / alpha
+        w_t2i = beta - (S(i_off, t) - S(i_on, t)) / alpha
 
-
-def offline_triplet(scores: BatchScores, config: LossConfig) -> LossTerms:
-    """Eq. 3: Eq. 2 and the offline hard negatives."""
-    return LossTerms(_online_hinges(scores, config) | _offline_hinges(scores, config))
-
-
-def offline_quintuplet(scores: BatchScores, config: LossConfig) -> LossTerms:
-    """Eq. 4: Eq. 3 and the derived pairs."""
-    online, offline = _online_hinges(scores, config), _offline_hinges(scores, config)
-    return LossTerms(online | offline | _derived_hinges(scores, config))
-
-
-def only_offline(scores: BatchScores, config: LossConfig) -> LossTerms:
-    """Table 3, OnlyOffline: Eq. 4 without its online terms."""
-    return LossTerms(_offline_hinges(scores, config) | _derived_hinges(scores, config))
-
-
-def online_quintuplet(scores: BatchScores, config: LossConfig) -> LossTerms:
-    """Table 3, OnlineQuin: Eq. 4 with derived pairs of the online negatives."""
-    online, offline = _online_hinges(scores, config), _offline_hinges(scores, config)
-    derived = _hinges_of_pairs(scores, *scores.derived_online, config)
-    return LossTerms(online | offline | derived)
+    The lines are `online`, `offline` and `derived`, whose pairs may be derived from online
+    negatives instead. m_on and m_off are the margins. Without `adaptive` the weights are 1.
+    """
+    m_on, m_off = config.margin_online, config.margin_offline
+    weights: dict[str, Tensor] = {}
+    hinges: dict[str, Tensor] = {}
+    if adaptive:
+        weights["i2t_online"], weights["t2i_online"] = adaptive_weights(scores, config)
+    if online:
+        positive = scores.positive  # read once a line, which fixes the order gradients add up in
+        hinges["i2t_online"] = hinge(m_on - positive + scores.i2t_online, config)
+        hinges["t2i_online"] = hinge(m_on - positive + scores.t2i_online, config)
+    if offline:
+        positive, drawn = scores.positive, scores.require_offline()
+        hinges["i2t_offline"] = hinge(m_off - positive + drawn.i2t, config)
+        hinges["t2i_offline"] = hinge(m_off - positive + drawn.t2i, config)
+    if derived:
+        positive, is_online = scores.positive, derived == "online"
+        pairs, partners, mask = scores.derived_online if is_online else scores.require_derived()
+        hinges["i2t_derived"] = _masked(hinge(m_off - positive + pairs, config), mask)
+        hinges["t2i_derived"] = _masked(hinge(m_off - positive + partners, config), mask)
+    return LossTerms(hinges, weights)
 
 
 def adaptive_weights(scores: BatchScores, config: LossConfig) -> tuple[Tensor, Tensor]:
-    """Eq. 5: beta - (S_off - S_on) / alpha, for image and text anchors; gradients flow. (B,)"""
+    """The weights w_i2t and w_t2i of Eq. 5; gradients flow through them. (B,)"""
     if config.adapt_to == "positive":  # table 3, w/o OfflineAdap
         i2t_by = t2i_by = scores.positive
     else:
@@ -239,28 +219,27 @@ def adaptive_weights(scores: BatchScores, config: LossConfig) -> tuple[Tensor, T
     return (i2t.relu(), t2i.relu()) if config.clamp_weights else (i2t, t2i)
 
 
-def adaptive_offline_quintuplet(scores: BatchScores, config: LossConfig) -> LossTerms:
-    """Eq. 5: Eq. 4 with the online hinges weighted by how hard their negatives are."""
-    i2t_weight, t2i_weight = adaptive_weights(scores, config)
-    return LossTerms(
-        offline_quintuplet(scores, config).hinges,
-        weights={"i2t_online": i2t_weight, "t2i_online": t2i_weight},
-    )
+def _masked(values: Tensor, mask: Tensor | None) -> Tensor:
+    return values if mask is None else values * mask
 
 
 LOSSES: dict[LossName, Callable[[BatchScores, LossConfig], LossTerms]] = {
-    "standard": standard_triplet,
-    "online": online_triplet,
-    "off_tri": offline_triplet,
-    "off_quin": offline_quintuplet,
-    "adap_off_quin": adaptive_offline_quintuplet,
-    "only_offline": only_offline,
-    "online_quin": online_quintuplet,
+    "standard": standard_triplet,  # Eq. 1
+    "online": partial(quintuplet, online=True),  # Eq. 2
+    "off_tri": partial(quintuplet, online=True, offline=True),  # Eq. 3
+    "off_quin": partial(quintuplet, online=True, offline=True, derived="offline"),  # Eq. 4
+    "adap_off_quin": partial(  # Eq. 5
+        quintuplet, online=True, offline=True, derived="offline", adaptive=True
+    ),
+    "only_offline": partial(quintuplet, offline=True, derived="offline"),  # table 3, OnlyOffline
+    "online_quin": partial(  # table 3, OnlineQuin
+        quintuplet, online=True, offline=True, derived="online"
+    ),
 }
 
 
 def compute_loss(scores: BatchScores, config: LossConfig) -> LossTerms:
-    """The loss that `config` names.
+    """Compute the loss that `config` names.
 
     The second text is 0.1 too close to the first image and 0.3 too close for its own:
 

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, content hashes, and the run directory.
+"""Files that are whole or absent, and content hashes.
 
 Every file is written under a temporary name in its own folder and renamed when it is complete,
 so an interruption leaves the previous version or nothing.
@@ -13,10 +13,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +38,7 @@ from aoq.manifest import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-CONFIG = "config.toml"
 EVENTS = "events.jsonl"
-MANIFEST = "dataset.json"
-ROUND_ONE, ROUND_TWO = "round-one", "round-two"
-ROUNDS = {"one": ROUND_ONE, "two": ROUND_TWO}
 
 
 @contextmanager
@@ -280,89 +274,3 @@ def is_locked(folder: Path) -> bool | None:
     except (ImportError, OSError):
         return None
     return False
-
-
-@dataclass(frozen=True)
-class RunDirectory:
-    """The unit people keep: what was asked for, what happened, and what came out."""
-
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        return self.path / CONFIG
-
-    @property
-    def origin(self) -> Path:
-        """Where it comes from: its round, data and lists, or the files it was imported from."""
-        return self.path / "origin.json"
-
-    @property
-    def vocabulary(self) -> Path:
-        return self.path / "vocabulary.json"
-
-    @property
-    def events(self) -> Path:
-        return self.path / EVENTS
-
-    @property
-    def board(self) -> Path:
-        """The same for TensorBoard, where it is installed."""
-        return self.path / "tensorboard"
-
-    @property
-    def results(self) -> Path:
-        return self.path / "results.jsonl"
-
-    @property
-    def model(self) -> Path:
-        """The weights of the best epoch on dev."""
-        return self.path / "model.safetensors"
-
-    @property
-    def trainer(self) -> Path:
-        """Everything needed to go on where training stopped."""
-        return self.path / "trainer.pt"
-
-    @property
-    def candidates(self) -> Path:
-        return self.path / "candidates.safetensors"
-
-    @property
-    def encodings(self) -> Path:
-        """What the model made of data sets; can be deleted, and is then computed again."""
-        return self.path / "encodings"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    def last_round(self) -> RunDirectory:
-        """This folder, if it holds a trained model; of a run of rounds, the last that does."""
-        rounds = (RunDirectory(self.path / name) for name in ("", ROUND_TWO, ROUND_ONE))
-        found = next((each for each in rounds if each.model.is_file()), self)
-        return found.require_trained()
-
-    def require_trained(self) -> RunDirectory:
-        """This run, if it holds a trained model."""
-        if not self.path.is_dir():
-            near = get_close_matches(self.path.name, _names_in(self.path.parent), n=1)
-            hint = f"did you mean {self.path.with_name(near[0])}?" if near else "name a run."
-            raise UserError(f"there is no folder {self.path}; {hint}")
-        for file in (self.config, self.model):
-            if not file.is_file():
-                rounds = ", ".join(str(model.parent) for model in self.path.glob("*/model.*"))
-                hint = f"name one of {rounds}" if rounds else "name the folder of a trained round"
-                raise UserError(
-                    f"{self.path} holds no trained model: {file.name} is missing; {hint}."
-                )
-        return self
-
-
-def _names_in(folder: Path) -> list[str]:
-    return [item.name for item in folder.iterdir() if item.is_dir()] if folder.is_dir() else []
-
-
-def is_ensemble(line: Mapping[str, Any]) -> bool:
-    """Whether a line of results.jsonl is about several models together."""
-    return "+" in str(line.get("model"))

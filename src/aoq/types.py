@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+EntryKind = Literal["image", "text"]
 
 Ids = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -36,7 +37,7 @@ Bools = npt.NDArray[np.bool_]
 def require_tensor(
     name: str, value: object, *shapes: tuple[int | str, ...], of: Literal["fraction", "int", "bool"]
 ) -> None:
-    """Refuse what is no tensor of one of these shapes; a letter is any size, the same throughout.
+    """Refuse all but tensors of one of these shapes; a letter is any size, the same throughout.
 
     Broadcasting would make a wrong result of a wrong shape without a word. Only shape and dtype are
     looked at, so that nothing waits for a GPU.
@@ -120,7 +121,7 @@ class Positives:
 
     @cached_property
     def swapped(self) -> Positives:
-        """The same relation with images and texts exchanged."""
+        """The relation with images and texts exchanged."""
         return Positives.from_pairs(
             self.pairs[:, ::-1], n_images=self.n_texts, n_texts=self.n_images
         )
@@ -147,7 +148,7 @@ class Positives:
         return np.asarray(self._keys[found] == keys)
 
     def of_images(self, image_ids: Ids) -> Positives:
-        """The same relation for some images only, numbered in this order."""
+        """The relation of some images only, numbered in this order."""
         starts, counts = self.starts[image_ids], self.texts_per_image()[image_ids]
         first = np.cumsum(counts) - counts
         places = np.arange(counts.sum()) + np.repeat(starts - first, counts)

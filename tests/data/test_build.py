@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aoq.data.bottom_up import BottomUpFile
 from aoq.data.build import build_dataset, build_from_regions, build_scenes
-from aoq.data.check import check_dataset
-from aoq.data.extract import extract_pictures
-from aoq.data.formats import Record
-from aoq.data.opening import open_dataset, splits_of, training_captions
-from aoq.data.region_tables import KeptRegions, RegionFolder, region_folder, write_folder
-from aoq.data.regions import DEFAULT_SOURCE, RegionSource, dataset_boxes, grid_boxes
+from aoq.data.checks.dataset import check_dataset
+from aoq.data.sources.records import Record
+from aoq.data.splits import dataset_boxes, open_dataset, region_source, splits_of, training_captions
 from aoq.errors import UserError
+from aoq.features.bottom_up import BottomUpFile
+from aoq.features.extract import extract_pictures
+from aoq.features.regions import DEFAULT_SOURCE, RegionSource, grid_boxes
+from aoq.features.tables import KeptRegions, RegionFolder, region_folder, write_folder
 from aoq.manifest import NAME
 from aoq.storage import EVENTS
 from tests.commands import aoq
-from tests.data.cases import bottom_up_line
+from tests.features.cases import bottom_up_line
 
 pytestmark = pytest.mark.usefixtures("mean_colour")
 
@@ -85,7 +85,7 @@ def test_a_coarser_grid_gives_fewer_regions_and_the_manifest_says_so(
     for folder in (tmp_path / "mine", tmp_path / "scenes"):
         manifest = json.loads((folder / "dataset.json").read_text())
         assert (manifest["grid"], manifest["regions"]) == (grid, grid * grid)
-        assert RegionSource.of_dataset(folder) == source
+        assert region_source(folder) == source
         for split in splits_of(folder):
             assert open_dataset(folder, split).features.shape[1:] == (grid * grid, 1280)
         assert check_dataset(folder).errors == ()
@@ -306,7 +306,7 @@ def test_boxes_of_a_detector_are_kept_with_the_data_set(
     table = BottomUpFile.open(tmp_path / "detected.tsv")
     folder = tmp_path / "built"
     build_from_regions(records, folder, name="mine", regions=table)
-    assert RegionSource.of_dataset(folder) is None
+    assert region_source(folder) is None
     boxes = dataset_boxes(folder, "train")
     assert boxes is not None
     for row, number in enumerate((0, 2)):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from aoq.data.dataset import PairDataset
-from aoq.data.opening import open_dataset, splits_of, training_captions
+from aoq.data.splits import open_dataset, splits_of, training_captions
 from aoq.errors import UserError
 from aoq.evaluation.protocols import first_texts
 from aoq.types import Ids

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aoq.data.opening import open_dataset, splits_of, training_captions
 from aoq.data.precomp import read_captions, read_ids
+from aoq.data.splits import open_dataset, splits_of, training_captions
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
 

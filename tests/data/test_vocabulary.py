@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aoq.data.opening import training_captions
+from aoq.data.splits import training_captions
 from aoq.data.vocabulary import END, SPECIAL_WORDS, START, UNKNOWN, Vocabulary, tokenize
 from aoq.errors import UserError
 

@@ -20,7 +20,7 @@ import pytest
 
 from aoq.config import ModelConfig
 from aoq.data.build import build_dataset
-from aoq.data.regions import RegionSource
+from aoq.features.regions import RegionSource
 from aoq.recipes import save_recipe
 from aoq.storage import hash_file
 from tests.commands import aoq

@@ -13,8 +13,8 @@ import torch
 
 from aoq.experiments.demo import SETTINGS, run_demo
 from aoq.mining.candidates import CandidateLists
-from aoq.storage import RunDirectory
-from aoq.training.trained import evaluate_run, stored_result
+from aoq.runs.directory import RunDirectory
+from aoq.runs.judge import evaluate_run, stored_result
 from aoq.training.two_rounds import run_recipe
 from tests.training.cases import small_recipe
 
@@ -23,7 +23,7 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 
 @pytest.fixture
 def two_threads():
-    """Two lanes, as on two cores."""
+    """Two jobs at a time, as on two cores."""
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)

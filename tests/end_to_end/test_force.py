@@ -13,7 +13,7 @@ import pytest
 import aoq.cli
 from aoq.config import ModelConfig
 from aoq.data.build import build_dataset
-from aoq.data.regions import RegionSource
+from aoq.features.regions import RegionSource
 from aoq.manifest import NAME
 from aoq.recipes import save_recipe
 from tests.commands import aoq as run_command

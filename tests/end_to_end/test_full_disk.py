@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from aoq.recipes import save_recipe
-from aoq.storage import RunDirectory, append_json_line, hash_file, read_json_lines
+from aoq.runs.directory import RunDirectory
+from aoq.storage import append_json_line, hash_file, read_json_lines
 from tests.conftest import write_precomp
 from tests.disks import aoq_limited, assert_no_space, mounted, resize
 from tests.training.cases import small_recipe

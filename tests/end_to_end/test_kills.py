@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from aoq.recipes import save_recipe
-from aoq.storage import RunDirectory, hash_file, read_json_lines
+from aoq.runs.directory import RunDirectory
+from aoq.storage import hash_file, read_json_lines
 from tests.conftest import write_precomp
 from tests.kills import ROOT, die
 from tests.training.cases import small_recipe
@@ -32,12 +33,12 @@ MOMENTS = {
     "in a checkpoint": ("torch", "save", 5),
     "in mining": ("aoq.mining.sweep", "evenly_spread", 2),
     "in a step of round two": ("aoq.training.step", "step_loss", 19),
-    "in the best weights": ("aoq.training.checkpoint", "save_model", 2),
+    "in the best weights": ("aoq.runs.checkpoint", "save_model", 2),
     "in a validation": ("aoq.training.round", "evaluate", 2),
     "in the lists": ("aoq.mining.candidates", "save_file", 1),
-    "in the encodings": ("aoq.scoring.stored", "save_file", 2),
-    "in the report of mining": ("aoq.training.trained", "mining_report", 1),
-    "in the judgement": ("aoq.training.trained", "keep_ranks", 1),
+    "in the encodings": ("aoq.scoring.encoding_files", "save_file", 2),
+    "in the report of mining": ("aoq.runs.mine", "mining_report", 1),
+    "in the judgement": ("aoq.runs.judge", "keep_ranks", 1),
 }
 QUICK = ("in a step", "in a checkpoint", "in mining")
 

@@ -11,9 +11,9 @@ import pytest
 
 from aoq.evaluation.protocols import average, judge_folds
 from aoq.recipes import load_recipe, save_recipe
-from aoq.training.best_round import best_round
+from aoq.runs.best_round import best_round
+from aoq.runs.encodings import ScoredSplit, open_splits
 from aoq.training.inputs import open_training_data
-from aoq.training.trained import ScoredSplit, open_splits
 from aoq.training.two_rounds import train_round
 from tests.commands import aoq_process
 from tests.conftest import write_precomp
@@ -46,7 +46,7 @@ def test_folds_judge_each_run_and_the_ensemble_side_by_side(runs):
     done = aoq("evaluate", *runs, "--folds", 3, "--json")
     assert done.returncode == 0, done.stderr
     parts = open_splits(runs, split="test")
-    expected = judged([*parts, ScoredSplit.together(parts)], folds=3)
+    expected = judged([*parts, ScoredSplit.ensemble(parts)], folds=3)
     found = json.loads(done.stdout)
     assert list(found) == [*map(str, runs), "ensemble"]
     for name, figures in expected.items():

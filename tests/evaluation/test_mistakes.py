@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from aoq.data.collate import Collator
-from aoq.data.opening import open_dataset, training_captions
+from aoq.data.splits import open_dataset, training_captions
 from aoq.data.vocabulary import UNKNOWN, Vocabulary
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import average, evaluate_encoded, judge_folds

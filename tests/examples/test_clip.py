@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
-from aoq.data.formats import read_records
+from aoq.data.sources.records import read_records
 from aoq.errors import UserError
 from examples.clip import DualEncoder, main, read_data, write_tiny_clip
 

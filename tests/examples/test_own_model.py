@@ -14,11 +14,12 @@ import pytest
 import torch
 
 import aoq
-from aoq.data.opening import training_captions
+from aoq.data.splits import training_captions
 from aoq.data.vocabulary import Vocabulary
-from aoq.training import checkpoint, two_rounds
-from aoq.training.checkpoint import load_own_model
-from aoq.training.inputs import default_device
+from aoq.distributed import default_device
+from aoq.runs import checkpoint
+from aoq.runs.checkpoint import load_own_model
+from aoq.training import two_rounds
 from examples.own_model import TwoTowers, main
 from tests.conftest import write_precomp
 

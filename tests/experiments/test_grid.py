@@ -10,24 +10,21 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from aoq.config import RoundConfig
-from aoq.data.opening import open_dataset
-from aoq.experiments.definitions import load_definition
-from aoq.experiments.lanes import Job, Part, _EpochWatch, run_side_by_side
+from aoq.data.splits import open_dataset
+from aoq.evaluation.tables import METRICS
+from aoq.experiments.definition import load_definition
 from aoq.experiments.results import ranks_beside, read_results
-from aoq.experiments.runs import find_runs
-from aoq.experiments.tables import METRICS
-from aoq.progress import EventLog
 from aoq.recipes import save_recipe
-from aoq.storage import RunDirectory, hash_file, locked, read_json_lines, write_text
-from aoq.training.trained import stored_result
+from aoq.runs.directory import RunDirectory
+from aoq.runs.judge import stored_result
+from aoq.runs.summary import find_runs
+from aoq.storage import hash_file, locked, read_json_lines, write_text
 from tests.commands import aoq, assert_refused
 from tests.conftest import write_precomp
 from tests.training.cases import small_recipe
@@ -101,7 +98,7 @@ def whole(tmp_path_factory):
     """An experiment that nothing interrupted, two runs at a time."""
     folder = tmp_path_factory.mktemp("grid")
     definition, data = write_definition(folder), write_precomp(folder / "precomp")
-    done = aoq("experiment", definition, "--data", data, "--out", folder / "out", "--lanes", 2)
+    done = aoq("experiment", definition, "--data", data, "--out", folder / "out", "--jobs", 2)
     assert done.returncode == 0, done.stderr
     return definition, data, folder / "out"
 
@@ -171,7 +168,7 @@ def test_a_finished_experiment_is_left_alone_and_listed(whole):
 
 def test_rows_and_seeds_can_be_chosen_and_bring_their_teachers(tmp_path, whole):
     definition, data, out = whole
-    chosen = ("--rows", "VSRN + OffTri", "--seeds", 1, "--lanes", 1)
+    chosen = ("--rows", "VSRN + OffTri", "--seeds", 1, "--jobs", 1)
     results = tmp_path / "lines" / "results.jsonl"
     done = aoq(
         *("experiment", definition, "--data", data, "--out", tmp_path / "out", *chosen),
@@ -188,7 +185,7 @@ def test_rows_and_seeds_can_be_chosen_and_bring_their_teachers(tmp_path, whole):
 def test_a_finished_teacher_is_there_for_two_experiments_at_once(tmp_path, whole):
     definition, data, out = whole
     shutil.copytree(out, tmp_path / "out")
-    arguments = ("experiment", definition, "--data", data, "--out", tmp_path / "out", "--lanes", 1)
+    arguments = ("experiment", definition, "--data", data, "--out", tmp_path / "out", "--jobs", 1)
     chosen = ("--rows", "VSRN + OffTri", "--seeds", 0)
     lines = (out / "results.jsonl").read_text().splitlines(keepends=True)
     others = [line for line in lines if json.loads(line)["row"] != "VSRN + OffTri"]
@@ -207,7 +204,7 @@ def test_a_finished_teacher_is_there_for_two_experiments_at_once(tmp_path, whole
 def test_a_killed_experiment_continues_to_the_same_results(tmp_path, whole):
     definition, data, out = whole
     arguments = ("experiment", definition, "--data", data, "--out", tmp_path / "out")
-    arguments = (*arguments, "--seeds", 0, "--lanes", 2)
+    arguments = (*arguments, "--seeds", 0, "--jobs", 2)
     process = start(arguments)
     while not list(tmp_path.glob("out/*/seed-*/round-two/trainer.pt")) and process.poll() is None:
         time.sleep(0.005)
@@ -227,13 +224,13 @@ def test_a_killed_experiment_continues_to_the_same_results(tmp_path, whole):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
-def test_lanes_end_with_the_command_and_save_if_they_can(tmp_path, whole, number, code):
+def test_jobs_end_with_the_command_and_save_if_they_can(tmp_path, whole, number, code):
     """They hold its stderr, which is read to its end; by themselves they would take minutes."""
     _, data, _ = whole
     definition = write_definition(
         tmp_path, epochs=2000, log_every=1, checkpoint_every=10**6, batch_size=2
     )
-    process = start(("experiment", definition, "--data", data, "--out", tmp_path, "--lanes", 2))
+    process = start(("experiment", definition, "--data", data, "--out", tmp_path, "--jobs", 2))
     cells = ("small.toml+online", "small-VSE")  # the teachers, which need nobody
     runs = [RunDirectory(tmp_path / cell / "seed-0/round-one") for cell in cells]
     while process.poll() is None and not all(_steps(run) for run in runs):
@@ -270,12 +267,12 @@ def test_who_needs_a_failed_run_is_left_out_and_the_others_go_on(tmp_path, whole
     in_the_way.write_text("mine")
     done = aoq(
         *("experiment", definition, "--data", data, "--out", tmp_path / "out"),
-        *("--seeds", 0, "--lanes", 2),
+        *("--seeds", 0, "--jobs", 2),
     )
     assert done.returncode == 1
     assert "VSRN, seed 0: " in done.stderr
     assert "seed-0 exists and aoq did not write it as its run" in done.stderr
-    assert "VSRN + OffTri, seed 0: left out, because it needs VSRN, seed 0." in done.stderr
+    assert "VSRN + OffTri, seed 0: skipped, because it needs VSRN, seed 0." in done.stderr
     assert set(without_times(tmp_path / "out/results.jsonl")) == {
         ("VSE", 0),
         ("VSE, own teacher", 0),
@@ -289,7 +286,7 @@ def test_a_result_of_other_settings_is_told_and_done_again_only_with_force(tmp_p
     rows = ROWS.split("[[rows]]")
     short = "[[rows]]".join(rows[:3]).replace("[0, 1]", "[0]")
     arguments = ("experiment", tmp_path / "mine.toml", "--data", data, "--out", tmp_path / "out")
-    arguments = (*arguments, "--lanes", 1)
+    arguments = (*arguments, "--jobs", 1)
     (tmp_path / "mine.toml").write_text(short)
     assert aoq(*arguments).returncode == 0
     first = (tmp_path / "out/results.jsonl").read_text()
@@ -319,7 +316,7 @@ def test_what_was_done_again_and_interrupted_goes_on(tmp_path, whole):
     write_definition(tmp_path, both, epochs=1)
     out = tmp_path / "out"
     results, student = out / "results.jsonl", out / "small-VSE-own-teacher/seed-0/round-two"
-    arguments = ("experiment", tmp_path / "mine.toml", "--data", data, "--out", out, "--lanes", 1)
+    arguments = ("experiment", tmp_path / "mine.toml", "--data", data, "--out", out, "--jobs", 1)
     assert aoq(*arguments).returncode == 0
     began = hash_file(RunDirectory(student).model)
 
@@ -340,54 +337,13 @@ def test_what_was_done_again_and_interrupted_goes_on(tmp_path, whole):
     assert last[0] == last[1]
 
 
-def test_a_job_whose_process_dies_fails_alone():
-    values = {}
-    problems = run_side_by_side(
-        [
-            Job("dies", partial(os._exit, 3)),
-            Job("waits", partial(abs, -2), after=("dies",)),
-            Job("a defect", partial(int, "three")),
-            Job("goes on", partial(abs, -1)),
-        ],
-        title="jobs",
-        lanes=2,
-        when_done=lambda job, value: values.update({job.name: value}),
-    )
-    assert values == {"goes on": 1}
-    assert problems["dies"] == "its process ended with code 3."
-    assert problems["waits"] == "left out, because it needs dies."
-    assert "ValueError: invalid literal" in problems["a defect"]
-
-
-def test_a_line_of_a_log_that_tells_nothing_stops_no_job(tmp_path):
-    RunDirectory(tmp_path).events.write_text('{"epoch": 1}\n{"event": "validation"}\n')
-    parts = (Part("round one", tmp_path, RoundConfig(epochs=1)),)
-    jobs = [Job(name, partial(abs, -1), parts) for name in ("one", "two")]
-    assert run_side_by_side(jobs, title="jobs", lanes=2) == {}
-
-
-def test_the_epochs_of_a_warm_up_are_told_as_such(tmp_path, capsys):
-    """Their weights give way to those of the first epoch after them, however good they are."""
-    figures = dict.fromkeys(METRICS, 1.0)
-    part = Part("round one", tmp_path, RoundConfig(epochs=2, warmup_epochs=1))
-    watch = _EpochWatch([Job("job", print, (part,))])
-    log = EventLog(RunDirectory(tmp_path).events)
-    for epoch in (1, 2):
-        log.write("epoch", epoch=epoch, seconds=1.0, steps=1)
-        log.write("validation", epoch=epoch, best=True, **figures)
-    watch.look(watch.jobs)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("1.0 t2i  (warm-up)")
-    assert second.endswith("1.0 t2i  (best)")
-
-
 def test_an_experiment_is_resumed_with_the_data_it_was_begun_with(whole, tmp_path):
     definition, _, out = whole
     resumed = aoq("experiment", definition, "--resume", "--out", out)
     assert resumed.returncode == 0, resumed.stderr
     assert "0 to come" in resumed.stderr
     refused = aoq("experiment", definition, "--resume", "--out", tmp_path)
-    assert_refused(refused, "holds no runs to go on with")
+    assert_refused(refused, "has no runs to continue")
 
 
 def test_the_best_of_a_choice_is_trained_with_the_other_seeds(tmp_path, whole):
@@ -401,7 +357,7 @@ def test_the_best_of_a_choice_is_trained_with_the_other_seeds(tmp_path, whole):
     text = 'name = "tune"\nseeds = [0, 1]\n' + "".join(rows) + choice
     definition = write_definition(tmp_path, text)
     arguments = ("experiment", definition, "--data", data, "--out", tmp_path / "my runs")
-    done = aoq(*arguments, "--lanes", 1)
+    done = aoq(*arguments, "--jobs", 1)
     assert done.returncode == 0, done.stderr
     lines = read_lines(definition, tmp_path / "my runs")
     best = max(("0.001", "1e-09"), key=lambda label: lines[label, 0]["dev"]["rsum"])
@@ -415,9 +371,7 @@ def test_lines_that_are_no_results_are_told_and_left_out(tmp_path, capsys):
     path = tmp_path / "results.jsonl"
     path.write_text('{"experiment": "small", "seed": 0}\n{"experiment": "other"}\n')
     assert read_lines(definition, tmp_path) == {}
-    assert "without row, dev, test, seconds is left out" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert "without row, dev, test, seconds is skipped" in " ".join(capsys.readouterr().err.split())
 
 
 def test_experiments_that_share_a_file_share_what_they_have_in_common(tmp_path, whole):
@@ -428,7 +382,7 @@ def test_experiments_that_share_a_file_share_what_they_have_in_common(tmp_path, 
     shared.write_bytes((out / "results.jsonl").read_bytes())
     own, theirs = (read_lines(path, tmp_path) for path in (definition, other))
     assert theirs["the baseline", 1] == own["VSRN", 1]
-    done = aoq("experiment", other, "--data", data, "--out", tmp_path, "--lanes", 1)
+    done = aoq("experiment", other, "--data", data, "--out", tmp_path, "--jobs", 1)
     assert "10 results there, 0 to come" in done.stderr
     assert shared.read_bytes() == (out / "results.jsonl").read_bytes()
 
@@ -465,7 +419,7 @@ def test_a_teacher_that_is_trained_again_leaves_its_result_as_it_was(tmp_path, w
         if json.loads(line)["row"] != "VSRN + OffTri"
     ]
     (tmp_path / "results.jsonl").write_text("".join(lines))
-    arguments = ("experiment", definition, "--data", data, "--out", tmp_path, "--lanes", 1)
+    arguments = ("experiment", definition, "--data", data, "--out", tmp_path, "--jobs", 1)
     done = aoq(*arguments, "--rows", "VSRN + OffTri", "--seeds", 0)
     assert done.returncode == 0, done.stderr
     found = read_json_lines(tmp_path / "results.jsonl")
@@ -499,7 +453,11 @@ def test_the_command_to_repeat_names_all_that_was_named(tmp_path):
 
 def test_unknown_experiments_and_missing_data_are_refused(whole):
     definition, _, out = whole
-    assert_refused(aoq("experiment", "table9"), "there is no experiment table9", "flickr8k-table1")
+    assert_refused(
+        aoq("experiment", "flickr8k-table1"),
+        "there is no experiment flickr8k-table1",
+        "python -m reproduction",
+    )
     assert_refused(aoq("experiment", "none.toml"), "there is no experiment none.toml")
     assert_refused(aoq("experiment", "scenes-table1"), "add --data FOLDER", "aoq data build scenes")
     refused = aoq("experiment", definition, "--data", out / "nowhere", "--out", out)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from aoq.evaluation.bootstrap import Interval
 from aoq.evaluation.metrics import PAPER_FIGURES
-from aoq.evaluation.online_share import OnlineShare
-from aoq.experiments.report.rows import InPaper, ResultRow, Training
-from aoq.experiments.report.tables import (
-    cells_csv,
+from aoq.evaluation.tables import formatted_rows
+from aoq.experiments.csv_files import rows_csv, trainings_csv
+from aoq.experiments.rows import ResultRow, Training
+from aoq.experiments.tables import (
+    Reference,
     markdown_table,
-    rows_csv,
-    shares_markdown,
     shown_groups,
 )
-from aoq.experiments.tables import formatted_rows
 from tests.experiments.cases import RESULT
 
 
@@ -50,35 +46,17 @@ def test_the_best_of_each_group_is_bold_and_what_is_missing_has_a_dash():
     assert len({line.count("|") for line in table}) == 1
 
 
-def test_how_hard_batches_are_is_a_table():
-    share = OnlineShare(
-        direction="i2t",
-        batch_size=128,
-        top=100,
-        candidates=30_000,
-        anchors=8192,
-        share=Interval(36.04, 35.0, 37.0),
-        mean_rank=Interval(1234.4, 1200.0, 1300.0),
-    )
-    assert shares_markdown([share]).splitlines()[2] == (
-        "| i2t | 128 | 30,000 | 36.0 % [35.0, 37.0] | 34.6 % | 1,234 [1,200, 1,300] | 234 |"
-    )
-
-
-def test_the_papers_rsum_stands_beside_with_what_it_is_more():
-    first, second, third = rows_with((10.0, 12.0), (11.0, 11.0), (11.0, 12.0))
-    rows = [
-        replace(first, paper=InPaper(516.8, "table 1")),
-        replace(second, paper=InPaper(518.6, "table 1")),
-        third,
-    ]
-    assert [row.paper for row in shown_groups(rows)[0]] == ["516.8", "518.6 (+1.8)", ""]
-    table = markdown_table(rows).splitlines()
+def test_the_rsum_of_a_reference_stands_beside_with_its_own_differences():
+    rows = rows_with((10.0, 12.0), (11.0, 11.0), (11.0, 12.0))
+    reference = Reference("paper", {"row 0": 516.8, "row 1": 518.6}, "table 1")
+    shown = [row.reference for row in shown_groups(rows, reference)[0]]
+    assert shown == ["516.8", "518.6 (+1.8)", ""]
+    table = markdown_table(rows, reference).splitlines()
     assert table[3].endswith("| 518.6 (+1.8) |")
     assert table[-1] == "The paper's rsum is that of table 1."
     assert len({line.count("|") for line in table[:5]}) == 1
-    assert "paper" not in markdown_table([third])
-    lines = csv.DictReader(io.StringIO(rows_csv(rows)))
+    assert "paper" not in markdown_table(rows[2:], reference)
+    lines = csv.DictReader(io.StringIO(rows_csv(rows, reference)))
     assert [line["paper_rsum"] for line in lines] == ["516.8", "518.6", ""]
 
 
@@ -92,7 +70,7 @@ def test_the_deviation_of_a_difference_is_that_of_the_pairs_of_seeds():
     (_, line) = csv.DictReader(io.StringIO(rows_csv(rows)))
     assert float(line["i2t_r1_more"]) == 1.25
     assert float(line["i2t_r1_more_deviation"]) == pytest.approx(gain.deviation)
-    by_seed = [line["i2t_r1_more"] for line in csv.DictReader(io.StringIO(cells_csv(rows)))]
+    by_seed = [line["i2t_r1_more"] for line in csv.DictReader(io.StringIO(trainings_csv(rows)))]
     assert by_seed == ["", "", "1.0", "1.5"]
 
 

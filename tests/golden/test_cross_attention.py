@@ -8,7 +8,7 @@ import torch
 from aoq.config import LossConfig, ModelConfig, RoundConfig
 from aoq.losses import BatchScores, OfflineScores, compute_loss
 from aoq.models import build_model
-from aoq.models.published import from_published
+from aoq.published.weights import from_published
 from aoq.scoring import cross_attention
 from aoq.scoring.encoded import EncodedDataset
 from aoq.training.step import make_optimizer, step_loss

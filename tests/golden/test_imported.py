@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from aoq.data.collate import Collator
-from aoq.data.opening import open_dataset
+from aoq.data.splits import open_dataset
 from aoq.data.vocabulary import SPECIAL_WORDS, Vocabulary
-from aoq.models.checkpoints import PARTS
-from aoq.training.checkpoint import load_run
-from aoq.training.imported import PublishedFiles, import_run
-from aoq.training.trained import evaluate_run, mine_run
+from aoq.published.importer import PublishedFiles, import_run
+from aoq.published.pickles import PARTS
+from aoq.runs.checkpoint import load_run
+from aoq.runs.judge import evaluate_run
+from aoq.runs.mine import mine_run
 from aoq.types import Encoding
 from tests.golden.conftest import close
 

@@ -7,7 +7,7 @@ import pytest
 
 from aoq.config import MiningConfig
 from aoq.mining.candidates import Provenance
-from aoq.mining.offline import mine
+from aoq.mining.mine import mine
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding

@@ -10,8 +10,8 @@ import torch
 from aoq.config import LossConfig, ModelConfig
 from aoq.losses import LossTerms, compute_loss
 from aoq.models.captioner import caption_labels
-from aoq.models.published import from_published, our_name
 from aoq.models.vsrn import VSRN
+from aoq.published.weights import from_published, our_name
 from aoq.training.step import score_batch
 from aoq.types import Encoding, Texts
 from tests.golden.cases import all_texts, step_batch

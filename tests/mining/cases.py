@@ -54,7 +54,7 @@ def matrix_of(kind, n_images, n_texts, *, seed=0):
 
 
 def negatives_of(matrix, positives):
-    """The matrix with the positives put out of the running."""
+    """The matrix with the positives masked with -inf."""
     matrix = matrix.copy()
     matrix[tuple(positives.pairs.T)] = -np.inf
     return matrix

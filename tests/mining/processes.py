@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from aoq.config import ModelConfig
-from aoq.processes import Processes
+from aoq.distributed import Processes
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import train_round
 from tests.conftest import write_precomp
@@ -24,7 +24,7 @@ class Meeting:
         self.arrays = [None] * size
 
 
-class Together(Processes):
+class ThreadAsProcess(Processes):
     """One of several threads that stand for processes."""
 
     def __init__(self, rank, meeting):
@@ -43,13 +43,13 @@ class Together(Processes):
         return gathered
 
 
-def run_together(size, work):
+def run_in_threads(size, work):
     """What `work(processes)` returns in each of so many threads."""
     meeting = Meeting(size)
 
     def run(rank):
         try:
-            return work(Together(rank, meeting))
+            return work(ThreadAsProcess(rank, meeting))
         except BaseException:
             meeting.barrier.abort()
             raise

@@ -10,7 +10,7 @@ import numpy as np
 
 from aoq.config import MiningConfig
 from aoq.mining.captions import words_of
-from aoq.mining.offline import mine_together
+from aoq.mining.mine import mine_in_processes
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Positives
 from tests.mining.cases import NOWHERE, encoded_from, five_texts_an_image
@@ -38,7 +38,7 @@ class Case:
     captions: list[str]
 
     def mined(self, *, block_size=24, **settings):
-        return mine_together(
+        return mine_in_processes(
             InnerProduct(),
             encoded_from(self.matrix),
             self.positives,

@@ -92,7 +92,7 @@ FILES = {
     "empty": (lambda path: path.write_bytes(b""), "was cut short at 0 bytes"),
     "no safetensors file": (
         lambda path: path.write_text("image, caption\n" * 40),
-        "is no safetensors file",
+        "is not a safetensors file",
     ),
     "missing arrays": (
         lambda path: rewrite(path, without=("t2i", "t2i_scores")),
@@ -177,11 +177,11 @@ FORMS = {
     ),
     "ids in one long row": (
         lambda lists: replace(lists, i2t=lists.i2t.reshape(1, 6, 3)),
-        r"ids are int32 \(1, 6, 3\); expected int32, one row an anchor",
+        r"ids are int32 \(1, 6, 3\); expected int32, one row per anchor",
     ),
     "empty lists": (
         lambda lists: replace(lists, i2t=lists.i2t[:, :0]),
-        r"ids are int32 \(6, 0\); .*at least one candidate a row",
+        r"ids are int32 \(6, 0\); .*at least one candidate",
     ),
     "fewer scores than ids": (
         lambda lists: replace(lists, i2t_scores=lists.i2t_scores[:, :2]),

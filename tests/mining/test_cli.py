@@ -10,10 +10,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from aoq.distributed import ALONE, Processes
 from aoq.mining.candidates import CandidateLists
-from aoq.mining.saved import saved_file
-from aoq.processes import ALONE, Processes
-from aoq.storage import RunDirectory
+from aoq.mining.sweep_file import sweep_file
+from aoq.runs.directory import RunDirectory
 from tests.commands import aoq, assert_refused
 from tests.conftest import write_precomp
 from tests.mining.processes import trained_run
@@ -96,8 +96,8 @@ def test_a_budget_changes_nothing_and_one_that_is_too_small_is_refused(folder, t
 
 
 def test_what_killed_processes_left_behind_is_removed_when_the_lists_are_there(folder, tmp_path):
-    lists, others = tmp_path / "lists", saved_file(tmp_path / "other.lists", ALONE)
-    saved = saved_file(lists, Processes(1, 2))
+    lists, others = tmp_path / "lists", sweep_file(tmp_path / "other.lists", ALONE)
+    saved = sweep_file(lists, Processes(1, 2))
     saved.parent.mkdir()
     saved.write_text("killed when there were two")
     saved.with_name(".0-of-1.safetensors.abcdefgh.part").write_text("killed while it saved")

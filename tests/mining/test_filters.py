@@ -9,8 +9,8 @@ import pytest
 
 from aoq.config import MiningConfig
 from aoq.errors import UserError
+from aoq.mining import finish
 from aoq.mining.candidates import CandidateLists
-from aoq.mining.direction import OneWay
 from aoq.mining.filters import best_positive_scores, pair_scores
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Positives
@@ -155,13 +155,13 @@ def test_what_an_excused_anchor_keeps_is_not_counted_as_dropped():
 def test_a_reserve_that_near_captions_use_up_is_made_good(monkeypatch):
     """Two sentences for all: half of the candidates of every anchor are near."""
     ranked_whole = []
-    rank_all = OneWay._rank_all
+    rank_all = finish._rank_all
 
-    def spied(direction, anchors, block_size):
+    def spied(plan, anchors, *, block_size):
         ranked_whole.extend(anchors)
-        return rank_all(direction, anchors, block_size)
+        return rank_all(plan, anchors, block_size=block_size)
 
-    monkeypatch.setattr(OneWay, "_rank_all", spied)
+    monkeypatch.setattr(finish, "_rank_all", spied)
     captions = ["a red ball" if text // 5 % 2 else "two cups" for text in range(500)]
     random = np.random.default_rng(5)
     matrix = random.normal(size=(100, 500)).astype(np.float32)

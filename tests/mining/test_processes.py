@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aoq.config import MiningConfig
+from aoq.distributed import ALONE, Processes, join_processes
+from aoq.mining import finish
 from aoq.mining.candidates import CandidateLists
-from aoq.mining.direction import OneWay
-from aoq.mining.offline import mine_together
-from aoq.processes import ALONE, Processes, join_processes
+from aoq.mining.mine import mine_in_processes
+from aoq.runs.directory import RunDirectory
 from aoq.scoring.inner_product import InnerProduct
-from aoq.storage import RunDirectory
 from tests.mining.cases import (
     NOWHERE,
     assert_exact,
@@ -26,7 +26,7 @@ from tests.mining.cases import (
     matrix_of,
     threads,
 )
-from tests.mining.processes import run_together, trained_run
+from tests.mining.processes import run_in_threads, trained_run
 from tests.mining.rule_cases import LARGE, RULES, SMALL
 
 ARRAYS = ("i2t", "i2t_scores", "t2i", "t2i_scores")
@@ -36,7 +36,7 @@ def mined_by(size, matrix, positives, *, block_size=None, captions=None, **setti
     """What the first of so many processes mined; the others got nothing."""
 
     def work(processes):
-        return mine_together(
+        return mine_in_processes(
             InnerProduct(),
             encoded_from(matrix),
             positives,
@@ -47,7 +47,7 @@ def mined_by(size, matrix, positives, *, block_size=None, captions=None, **setti
             processes=processes,
         )
 
-    first, *others = run_together(size, work)
+    first, *others = run_in_threads(size, work)
     assert others == [None] * (size - 1)
     return first
 
@@ -88,7 +88,7 @@ def test_shares_smaller_than_a_list_and_empty_ones_are_put_together(size):
 
 
 def test_lists_are_gathered_in_parts_that_end_anywhere(monkeypatch):
-    monkeypatch.setattr("aoq.mining.together._ANCHORS_AT_ONCE", 9)
+    monkeypatch.setattr("aoq.mining.finish._GATHERED_AT_ONCE", 9)
     matrix, positives = matrix_of("without order", 50, 130), five_texts_an_image(50, 130)
     for size in (1, 3):
         mined = mined_by(size, matrix, positives, depth_texts=6, depth_images=4)
@@ -97,25 +97,25 @@ def test_lists_are_gathered_in_parts_that_end_anywhere(monkeypatch):
 
 def test_gathered_lists_are_finished_a_few_parts_at_a_time(monkeypatch):
     """What several processes found is not held all at once."""
-    monkeypatch.setattr("aoq.mining.together._ANCHORS_AT_ONCE", 9)
-    finish, apply_rules, ahead, done = OneWay.finish, OneWay._apply_rules, [], []
+    monkeypatch.setattr("aoq.mining.finish._GATHERED_AT_ONCE", 9)
+    apply_rules, drop_near, ahead, done = finish._apply_rules, finish._drop_near, [], []
 
-    def counted(parts):
+    def counted(swept):
         done.clear()
-        for number, part in enumerate(parts):
+        for number, lists in enumerate(swept):
             ahead.append(number - len(done))
-            yield part
+            yield lists
 
-    def slowly(direction, anchors, keys):
+    def slowly(plan, anchors, keys):
         time.sleep(0.005)
         done.append(len(anchors))
-        return apply_rules(direction, anchors, keys)
+        return drop_near(plan, anchors, keys)
 
-    monkeypatch.setattr(OneWay, "_apply_rules", slowly)
+    monkeypatch.setattr(finish, "_drop_near", slowly)
     monkeypatch.setattr(
-        OneWay,
-        "finish",
-        lambda direction, parts, **rest: finish(direction, counted(parts), **rest),
+        finish,
+        "_apply_rules",
+        lambda plan, swept, **rest: apply_rules(plan, counted(swept), **rest),
     )
     matrix, positives = matrix_of("without order", 50, 130), five_texts_an_image(50, 130)
     with threads(2):

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
+from aoq.cli.mining_report import report_view
 from aoq.config import MiningConfig
 from aoq.errors import UserError
-from aoq.experiments.mining_report import report_view
 from aoq.mining import report as module
-from aoq.mining import sides
+from aoq.mining import score_matrix
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.captions import words_of
-from aoq.mining.offline import mine_together
+from aoq.mining.mine import mine_in_processes
 from aoq.mining.report import MiningReport, mining_report, report_file
-from aoq.mining.rerank import rerank
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding
@@ -59,14 +57,14 @@ def encode(dataset, *, whole_numbers=True, seed=0):
 def mine_and_report(config, dataset=DATASET, encoded=None, proposals=None, **options):
     encoded = encoded or encode(dataset)
     scorer, captions = InnerProduct(), dataset.captions
-    mine_all = mine_together if proposals is None else partial(rerank, proposals=proposals)
-    mined = mine_all(
+    mined = mine_in_processes(
         scorer,
         encoded,
         dataset.positives,
         config=config,
         provenance=Provenance("", ""),
         captions=captions,
+        proposals=proposals,
     )
     return mined, mining_report(scorer, encoded, dataset, mined, config=config, **options)
 
@@ -143,7 +141,7 @@ def check_scores(found, values):
 
 
 def among(proposals, scores, positives):
-    """The scores with all but positives and what is proposed put out of the running."""
+    """The scores with all but positives and what is proposed masked with -inf."""
     counts = proposed_pairs(proposals)
     counts[tuple(positives.pairs.T)] = True
     return np.where(counts, scores, -np.inf)
@@ -186,7 +184,7 @@ def check_dropped(config, report, *, dataset=DATASET, anchors=None, proposals=No
 
 @pytest.mark.parametrize("at_once", [7, 512])
 def test_what_each_rule_dropped_is_what_plain_loops_drop(monkeypatch, at_once):
-    monkeypatch.setattr(sides, "_CANDIDATES_AT_ONCE", at_once)
+    monkeypatch.setattr(score_matrix, "_CANDIDATES_AT_ONCE", at_once)
     config = EVERY_RULE
     mined, report = mine_and_report(config)
     assert mined.n_excused == (0, 0)
@@ -336,7 +334,7 @@ def test_scores_that_overflow_float16_leave_a_report_of_finite_numbers():
     _, report = mine_and_report(
         replace(NO_RULES, precision="float16", skip_first=1), DATASET, encoded
     )
-    json.dumps(report.as_dict(), allow_nan=False)
+    json.dumps(asdict(report), allow_nan=False)
 
 
 def test_a_report_survives_the_way_to_disk_and_back(tmp_path):
@@ -344,7 +342,7 @@ def test_a_report_survives_the_way_to_disk_and_back(tmp_path):
     path = report_file(tmp_path / "candidates.safetensors")
     assert path == tmp_path / "candidates.report.json"
     report.save(path)
-    json.dumps(report.as_dict(), allow_nan=False)
+    json.dumps(asdict(report), allow_nan=False)
     assert MiningReport.load(path) == report
 
 
@@ -352,7 +350,7 @@ def test_a_report_survives_the_way_to_disk_and_back(tmp_path):
 def test_what_is_no_report_is_refused(tmp_path, content):
     path = tmp_path / "candidates.report.json"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=r"candidates.report.json is no mining report"):
+    with pytest.raises(UserError, match=r"candidates.report.json is not a mining report"):
         MiningReport.load(path)
 
 

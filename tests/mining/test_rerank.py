@@ -14,21 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aoq.config import MiningConfig
+from aoq.distributed import Processes
 from aoq.errors import UserError
 from aoq.mining import rerank as rerank_module
+from aoq.mining.agreement import Agreement, agreement
 from aoq.mining.candidates import CandidateLists, Provenance, check_lists
-from aoq.mining.offline import mine
-from aoq.mining.rerank import Agreement, ProposedSide, agreement, rerank
-from aoq.mining.sides import Side
+from aoq.mining.mine import mine, mine_in_processes
+from aoq.mining.proposals import ProposedMatrix
+from aoq.mining.score_matrix import ScoreMatrix
 from aoq.mining.toplists import NO_KEY, ids_of
-from aoq.processes import Processes
+from aoq.runs.directory import RunDirectory
+from aoq.runs.mine import mine_run
 from aoq.scoring.cross_attention import Attention, CrossAttention
 from aoq.scoring.encoded import EncodedDataset, PackedEncoding
 from aoq.scoring.ensemble import Ensemble
 from aoq.scoring.inner_product import InnerProduct
-from aoq.storage import RunDirectory, read_json_lines
+from aoq.storage import read_json_lines
 from aoq.training.inputs import open_training_data
-from aoq.training.trained import mine_run
 from aoq.training.two_rounds import train_round
 from aoq.types import Encoding
 from tests.conftest import write_precomp
@@ -44,7 +46,7 @@ from tests.mining.cases import (
     proposed_pairs,
     threads,
 )
-from tests.mining.processes import run_together
+from tests.mining.processes import run_in_threads
 from tests.mining.rule_cases import COMBINATIONS, RULES, Case, Reference, case_of
 from tests.training.cases import small_recipe
 
@@ -77,11 +79,11 @@ ALL = proposals_of(MATRIX.T[::-1].T, POSITIVES, depth_texts=145, depth_images=29
 
 
 def reranked(proposals, *, matrix=MATRIX, config=CONFIG, **settings):
-    return rerank(
+    return mine_in_processes(
         InnerProduct(),
         encoded_from(matrix),
         POSITIVES,
-        proposals,
+        proposals=proposals,
         config=config,
         provenance=NOWHERE,
         **settings,
@@ -144,35 +146,39 @@ def regions_and_words(seed=0):
 
 @pytest.mark.parametrize("taken_out", [1, 64 * 2**20])
 def test_cross_attention_and_ensembles_of_it_are_re_ranked(monkeypatch, taken_out):
-    monkeypatch.setattr(rerank_module, "_TAKEN_OUT", taken_out)
+    monkeypatch.setattr("aoq.mining.proposals._TAKEN_OUT", taken_out)
     parts = [regions_and_words(0), regions_and_words(1)]
     scorer, encoded = Ensemble([Slow(), Slow()]), Ensemble.join(parts)
     matrix = scorer.score_matrix(encoded.images[:], encoded.texts[:]).numpy()
-    lists = rerank(scorer, encoded, POSITIVES, ALL, config=CONFIG, provenance=NOWHERE).lists
+    lists = mine_in_processes(
+        scorer, encoded, POSITIVES, proposals=ALL, config=CONFIG, provenance=NOWHERE
+    ).lists
     assert_close(lists, matrix, POSITIVES)
 
 
 def test_every_proposed_pair_is_scored_once_and_no_other(monkeypatch):
     pairs = []
-    real = ProposedSide.score
+    real = ProposedMatrix.score
 
-    def spied(side, anchor, candidates):
+    def spied(matrix, anchor, candidates):
         pairs.extend((anchor, candidate) for candidate in candidates.tolist())
-        return real(side, anchor, candidates)
+        return real(matrix, anchor, candidates)
 
-    monkeypatch.setattr(ProposedSide, "score", spied)
+    monkeypatch.setattr(ProposedMatrix, "score", spied)
     proposals = some_proposals()
     reranked(proposals)
     expected = np.argwhere(proposed_pairs(proposals)).tolist()
     assert sorted(pairs) == list(map(tuple, expected))
 
 
-def test_a_side_ranks_what_is_proposed_within_the_candidates_it_is_asked_for():
+def test_a_matrix_ranks_what_is_proposed_within_the_candidates_it_is_asked_for():
     proposals, some = some_proposals(), slice(7, 19)
-    side = Side.of_texts(InnerProduct(), encoded_from(MATRIX), POSITIVES)
-    side = ProposedSide.of(side, proposals, at_most=64)
+    matrix = ScoreMatrix.of(
+        "t2i", scorer=InnerProduct(), encoded=encoded_from(MATRIX), positives=POSITIVES
+    )
+    matrix = ProposedMatrix.restrict(matrix, proposals, at_most=64)
     anchors = np.array([3, 90, 149])
-    lists = side.rank(anchors, depth=3, block_size=8, candidates=some)
+    lists = matrix.rank(anchors, depth=3, block_size=8, candidates=some)
     among = np.where(proposed_pairs(proposals), negatives_of(MATRIX, POSITIVES), -np.inf).T
     among[:, : some.start] = among[:, some.stop :] = -np.inf
     keys = lists.best(slice(0, 3))
@@ -187,20 +193,21 @@ def test_the_number_of_threads_changes_no_bit(count):
     encoded = regions_and_words()
     settings = {"config": CONFIG, "provenance": NOWHERE}
     proposals = some_proposals()
+    settings |= {"proposals": proposals}
     with threads(2):
-        expected = rerank(Slow(), encoded, POSITIVES, proposals, **settings).lists
+        expected = mine_in_processes(Slow(), encoded, POSITIVES, **settings).lists
     with threads(count):
-        assert_same(rerank(Slow(), encoded, POSITIVES, proposals, **settings).lists, expected)
+        assert_same(mine_in_processes(Slow(), encoded, POSITIVES, **settings).lists, expected)
 
 
 def test_lists_say_who_ranked_and_who_proposed():
     provenance = Provenance(teacher="slow", data="some")
     config = replace(CONFIG, precision="bfloat16", skip_first=1)
-    lists = rerank(
+    lists = mine_in_processes(
         InnerProduct(),
         encoded_from(MATRIX),
         POSITIVES,
-        some_proposals(),
+        proposals=some_proposals(),
         config=config,
         provenance=provenance,
     ).lists
@@ -237,11 +244,11 @@ def test_rules_leave_of_everything_proposed_what_they_leave_of_everything(rules)
 
 
 def reranked_case(case: Case, proposals, config):
-    return rerank(
+    return mine_in_processes(
         InnerProduct(),
         encoded_from(case.matrix),
         case.positives,
-        proposals,
+        proposals=proposals,
         config=config,
         provenance=NOWHERE,
         captions=case.captions,
@@ -298,23 +305,23 @@ def test_killed_and_continued_gives_the_same_lists_bit_by_bit(tmp_path, monkeypa
     proposals, saved = some_proposals(), tmp_path / "half.saved"
     config = replace(CONFIG, score_share=0.9)
     expected = reranked(proposals, config=config)
-    real, count = ProposedSide.score, 0
+    real, count = ProposedMatrix.score, 0
 
-    def dying(side, anchor, candidates):
+    def dying(matrix, anchor, candidates):
         nonlocal count
         count += 1
         if count == calls:
             raise KilledError
-        return real(side, anchor, candidates)
+        return real(matrix, anchor, candidates)
 
-    monkeypatch.setattr(ProposedSide, "score", dying)
+    monkeypatch.setattr(ProposedMatrix, "score", dying)
     with pytest.raises(KilledError):
         reranked(proposals, config=config, saved=saved, save_every=0.0)
     continued = reranked(proposals, config=config, saved=saved, save_every=0.0)
     assert_same(continued.lists, expected.lists)
     assert continued.n_dropped == expected.n_dropped
     heard = capsys.readouterr().err
-    assert ("mining goes on after" in heard) == (calls > 4)
+    assert ("mining continues after" in heard) == (calls > 4)
 
 
 def test_what_other_proposals_left_half_finished_is_not_continued(tmp_path, monkeypatch):
@@ -332,13 +339,13 @@ def test_any_number_of_processes_gives_the_same_lists_and_the_same_agreement(siz
     config = replace(CONFIG, score_share=0.95)
 
     def work(processes):
-        arguments = (Slow(), encoded, POSITIVES, proposals)
+        inputs, options = (Slow(), encoded, POSITIVES), {"config": config, "processes": processes}
         return (
-            rerank(*arguments, config=config, provenance=NOWHERE, processes=processes),
-            agreement(*arguments, config=config, sample=20, processes=processes),
+            mine_in_processes(*inputs, proposals=proposals, provenance=NOWHERE, **options),
+            agreement(*inputs, proposals, sample=20, **options),
         )
 
-    (first, shares), *others = run_together(size, work)
+    (first, shares), *others = run_in_threads(size, work)
     alone, expected = work(Processes())
     assert_same(first.lists, alone.lists)
     assert (first.n_dropped, first.n_excused) == (alone.n_dropped, alone.n_excused)
@@ -381,7 +388,7 @@ def test_agreement_is_the_share_of_the_exact_lists_that_re_ranking_finds(sample)
             assert 0 < share < 1
 
 
-def test_what_agrees_is_told_in_a_sentence():
+def test_agreement_is_described_in_a_sentence():
     whole = Agreement("images", 100, depth=300, found=0.912, depth_first=10, found_first=0.998)
     assert whole.sentence == (
         "re-ranking found 91.2% of the 300 hardest texts of 100 sampled images, "
@@ -416,8 +423,15 @@ def test_proposals_of_which_equal_captions_leave_too_few_are_refused():
 def test_scores_that_are_no_numbers_are_refused():
     encoded = regions_and_words()
     encoded.images.vectors[4] = torch.nan
-    with pytest.raises(UserError, match="anchor 4 gets scores that are no numbers"):
-        rerank(Slow(), encoded, POSITIVES, some_proposals(), config=CONFIG, provenance=NOWHERE)
+    with pytest.raises(UserError, match="anchor 4 gets scores that are not finite"):
+        mine_in_processes(
+            Slow(),
+            encoded,
+            POSITIVES,
+            proposals=some_proposals(),
+            config=CONFIG,
+            provenance=NOWHERE,
+        )
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -431,7 +445,7 @@ def test_a_budget_counts_the_proposals_and_the_lists_of_a_share(monkeypatch, siz
         return real(memory, encoded, beside=beside, blocks=blocks)
 
     monkeypatch.setattr(rerank_module, "block_size_within", spied)
-    run_together(size, lambda processes: reranked(some_proposals(), processes=processes))
+    run_in_threads(size, lambda processes: reranked(some_proposals(), processes=processes))
     proposed = 8 * (N_IMAGES * 40 + N_TEXTS * 10)
     finished = 8 * (N_IMAGES * 12 + N_TEXTS * 5)
     shares = [Processes(rank, size).share(N_IMAGES) for rank in range(size)]

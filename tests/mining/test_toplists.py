@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from aoq.mining.kernels import look_through
-from aoq.mining.toplists import NO_KEY, TopLists, ids_of, keys_of, merged, scores_of
+from aoq.mining.kernels import Block, look_through
+from aoq.mining.toplists import NO_KEY, Hits, TopLists, ids_of, keys_of, merged, scores_of
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 FEW = st.integers(-2, 2).map(float)
@@ -37,7 +37,7 @@ def filled(scores, *, depth, size, ceilings=None):
     for start in range(0, scores.shape[1], size):
         piece = scores[:, start : start + size]
         idx, columns = np.nonzero(piece >= lists.floors[:, None])
-        lists.offer(everyone, idx, piece[idx, columns], columns + start)
+        lists.offer(everyone, Hits(idx, piece[idx, columns], columns + start))
     return lists
 
 
@@ -112,7 +112,8 @@ def test_a_floor_that_is_guessed_too_high_shows():
     assert rank < 20
     assert lists.floors.tolist() == [200 - rank] * 2
     candidates = np.arange(20)
-    lists.offer(slice(0, 2), np.zeros(20, np.int64), np.full(20, 200, np.float32), candidates)
+    hits = Hits(np.zeros(20, np.int64), np.full(20, 200, np.float32), candidates)
+    lists.offer(slice(0, 2), hits)
     assert lists.settle(slice(0, 2)).tolist() == [1]
     assert lists.settle(slice(1, 2)).tolist() == [1]
 
@@ -122,7 +123,7 @@ def test_a_sample_of_struck_out_scores_sets_no_floor():
     lists.guess_floors(slice(0, 1), np.full((1, 200), -np.inf, np.float32))
     idx, scores = np.zeros(1, np.int64), np.array([np.finfo(np.float32).min])
     assert scores[0] >= lists.floors[0]
-    lists.offer(slice(0, 1), idx, scores, idx)
+    lists.offer(slice(0, 1), Hits(idx, scores, idx))
     assert lists.fills.tolist() == [1]
     assert not len(lists.settle(slice(0, 1)))
 
@@ -140,7 +141,8 @@ def raised(scores, *, depth, size):
     for start in range(0, len(scores), size):
         piece = scores[start : start + size]
         hits = np.flatnonzero(piece >= lists.floors[0])
-        lists.offer(slice(0, 1), np.zeros(len(hits), np.int64), piece[hits], hits + start)
+        idx = np.zeros(len(hits), np.int64)
+        lists.offer(slice(0, 1), Hits(idx, piece[hits], hits + start))
         lists.raise_floors(slice(0, 1), seen=start + len(piece), latest=len(piece))
     return lists
 
@@ -148,7 +150,8 @@ def raised(scores, *, depth, size):
 def test_floors_rise_before_a_list_is_full():
     scores = np.random.default_rng(0).permutation(np.arange(1024, dtype=np.float32))
     lists = TopLists(1, depth=100, n_candidates=1024)
-    lists.offer(slice(0, 1), np.zeros(128, np.int64), scores[:128], np.arange(128))
+    hits = Hits(np.zeros(128, np.int64), scores[:128], np.arange(128))
+    lists.offer(slice(0, 1), hits)
     lists.raise_floors(slice(0, 1), seen=128, latest=64)
     rank = lists.rank_to_keep(128)
     assert rank < 100
@@ -176,10 +179,11 @@ def test_a_raised_floor_keeps_the_lower_ids_among_equal_scores(size):
 @given(st.lists(st.lists(st.integers(0, 1000), min_size=5, max_size=5), min_size=1, max_size=4))
 def test_merged_lists_are_the_best_of_all(parts):
     keys = [np.array([sorted(part, reverse=True)], np.uint64) for part in parts]
-    together = sorted((key for part in parts for key in part), reverse=True)
-    assert merged(keys).tolist() == [together[:5]]
+    everything = sorted((key for part in parts for key in part), reverse=True)
+    assert merged(keys).tolist() == [everything[:5]]
 
 
+@settings(deadline=None)
 @given(
     arrays.arrays(np.float32, st.tuples(st.integers(1, 30), st.integers(1, 40)), elements=FEW),
     st.randoms(use_true_random=False),
@@ -191,31 +195,17 @@ def test_the_kernel_finds_what_plain_loops_find(scores, random):
     lists = TopLists(n_columns, depth=3, n_candidates=n_rows)
     lists.keys = np.zeros((n_columns, 5), np.uint64)
     lists.ceilings = np.array([random.choice([0.0, np.inf]) for _ in range(n_columns)], np.float32)
-    hit_rows, hit_columns = np.empty((2, scores.size + 1), np.int32)
-    hit_scores = np.empty(scores.size + 1, np.float32)
+    idx, ids = np.empty((2, scores.size + 1), np.int32)
+    hits = Hits(idx, np.empty(scores.size + 1, np.float32), ids)
     row, n_hits, everything = 0, 0, slice(0, n_columns)
     while row < n_rows:
-        row, n_hits = look_through(
-            scores,
-            scores.view(np.int32),
-            row,
-            floors,
-            lists.floors,
-            lists.ceilings,
-            10,
-            lists.keys,
-            lists.fills,
-            lists.n_dropped,
-            hit_rows,
-            hit_columns,
-            hit_scores,
-            n_hits,
-        )
+        block = Block(scores, floors, 10)
+        row, n_hits = look_through(block, lists.arrays(everything), hits, row, n_hits)
         lists.make_room(everything)
     rows, columns = np.nonzero(scores >= floors[:, None])
-    assert hit_rows[:n_hits].tolist() == rows.tolist()
-    assert hit_columns[:n_hits].tolist() == columns.tolist()
-    assert hit_scores[:n_hits].tolist() == scores[rows, columns].tolist()
+    assert idx[:n_hits].tolist() == rows.tolist()
+    assert ids[:n_hits].tolist() == columns.tolist()
+    assert hits.scores[:n_hits].tolist() == scores[rows, columns].tolist()
     lists.settle(everything)
     kept = np.where(scores > lists.ceilings, -np.inf, scores).T
     expected = [[at + 10 for at in ids] for ids in sorted_rows(kept, 3)]

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from aoq.config import MiningConfig
 from aoq.errors import UserError
 from aoq.mining.candidates import Provenance, check_lists
-from aoq.mining.offline import mine, mine_together
-from aoq.mining.saved import SavedSweep
+from aoq.mining.mine import mine, mine_in_processes
+from aoq.mining.sweep_file import SweepFile
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Positives
@@ -32,7 +32,7 @@ from tests.mining.cases import (
     matrix_of,
     threads,
 )
-from tests.mining.processes import run_together
+from tests.mining.processes import run_in_threads
 from tests.properties.cases import cases, minable
 
 NOWHERE = Provenance(teacher="", data="")
@@ -60,7 +60,7 @@ class Plan:
         )
 
         def work(processes):
-            return mine_together(
+            return mine_in_processes(
                 InnerProduct(),
                 encoded,
                 positives,
@@ -71,7 +71,7 @@ class Plan:
             )
 
         with threads(self.n_threads):
-            return run_together(self.n_processes, work)[0].lists
+            return run_in_threads(self.n_processes, work)[0].lists
 
 
 @st.composite
@@ -182,7 +182,7 @@ def test_mining_that_dies_at_any_block_and_goes_on_ends_bit_by_bit_the_same(
     )
 
     def mined(scorer, saved):
-        return mine_together(
+        return mine_in_processes(
             scorer,
             encoded,
             positives,
@@ -197,7 +197,7 @@ def test_mining_that_dies_at_any_block_and_goes_on_ends_bit_by_bit_the_same(
         pytest.MonkeyPatch.context() as patch,
         threads(n_threads),
     ):
-        patch.setattr(SavedSweep, "is_due", lambda saved: True)
+        patch.setattr(SweepFile, "is_due", lambda saved: True)
         whole = mined(InnerProduct(), Path(folder) / "whole")
         for lifetime in lifetimes:
             with suppress(KilledError):

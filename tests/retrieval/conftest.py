@@ -11,9 +11,9 @@ from PIL import Image
 
 from aoq.config import ModelConfig
 from aoq.data.build import build_dataset
-from aoq.data.formats import Record
-from aoq.data.regions import RegionSource
-from aoq.retrieval.indexing import Proposing, build_index
+from aoq.data.sources.records import Record
+from aoq.features.regions import RegionSource
+from aoq.retrieval.build import Proposing, build_index
 from aoq.retrieval.matcher import Matcher
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import train_round

@@ -9,10 +9,11 @@ import pytest
 
 import aoq as library
 from aoq.errors import UserError
-from aoq.retrieval.indexing import build_index
+from aoq.retrieval.build import build_index
 from aoq.retrieval.matcher import Matcher
-from aoq.storage import RunDirectory, read_json_lines, write_text
-from aoq.training.checkpoint import hash_model, load_run
+from aoq.runs.checkpoint import hash_model, load_run
+from aoq.runs.directory import RunDirectory
+from aoq.storage import read_json_lines, write_text
 from aoq.training.two_rounds import run_recipe
 from tests.commands import aoq
 from tests.training.cases import small_recipe

@@ -42,7 +42,7 @@ def test_index_then_search_from_the_shell(run, world):
     assert answer["query"] == {"text": "a red ball", "image": None}
     assert answer["exact"] is True
     assert answer["unknown_words"] == ["a"]
-    assert "has never seen these words, and cannot tell them from any other: a" in found.stderr
+    assert "does not know these words and treats them all alike: a" in found.stderr
     assert [hit["rank"] for hit in answer["hits"]] == [1, 2, 3]
     for hit in answer["hits"]:
         assert hit["picture"] == str(world.photos / hit["id"])
@@ -78,16 +78,16 @@ def test_a_search_prints_a_row_a_hit_and_a_picture_finds_texts(
         (["search", "RUN", "--image", "nowhere.jpg"], "nowhere.jpg"),
         (["score", "RUN", "x.jpg"], "no text is given"),
         (["score", "RUN", "x.jpg", "zebra"], "knows no word"),
-        (["index", "RUN", "--without-data"], "name some"),
+        (["index", "RUN", "--without-data"], "name folders with --pictures"),
         (
             ["index", "RUN", "--without-data", "--pictures", "x", "--data", "y"],
-            "leaves out what --data and --splits name",
+            "cannot be combined with --data or --splits",
         ),
         (["index", "RUN", "--proposals", "3", "--force"], "name one with --teacher"),
         (["index", "RUN", "--sample", "3", "--force"], "name one with --teacher"),
         (["index", "RUN", "--proposals", "3"], "has no teacher"),
-        (["index", "RUN", "--add", "x", "--force"], "leave all but --out out"),
-        (["index", "RUN", "--add", "x", "--sample", "3"], "leave all but --out out"),
+        (["index", "RUN", "--add", "x", "--force"], "only be combined with --out"),
+        (["index", "RUN", "--add", "x", "--sample", "3"], "only be combined with --out"),
         (["index", "RUN", "--add", "x", "--out", "nowhere"], "make one with `aoq index"),
         (["index", "RUN"], "exists already"),
         (["encode", "RUN", "--out", "x.npy"], "give one of the two"),
@@ -167,7 +167,7 @@ def test_a_teacher_s_recall_is_told_and_a_model_without_one_is_called_slow(world
     draw_photo(tmp_path / "album" / "one.png", seed=100)
     run_here("index", bfan, "--add", tmp_path / "album", "--out", tmp_path / "quick")
     again = f"aoq index {bfan} --proposals 2 --out {tmp_path / 'quick'}"
-    assert f"not measured yet: {again}" in capsys.readouterr().err
+    assert f"measured again: {again}" in capsys.readouterr().err
     run_here("index", bfan, "--proposals", 100, "--out", tmp_path / "quick")
     assert (
         "100 proposals give 100.0% of the first, 100.0% of the first 5" in capsys.readouterr().err
@@ -235,7 +235,7 @@ def test_files_are_replaced_only_if_asked_for_and_odd_texts_are_told(world, tmp_
     run_here(*command)
     told = capsys.readouterr().err
     assert "unknown words only: 1, first line 2" in told
-    assert "never seen these words, and cannot tell them from any other: zebra" in told
+    assert "treats them all alike: zebra" in told
     with pytest.raises(UserError, match="--force"):
         run_here(*command)
     write_lines(lines, "red", "", "ball", "")
@@ -255,5 +255,9 @@ def test_ids_that_were_there_are_not_replaced_either(world, tmp_path):
         run_here(*command)
     assert json.loads(mine.read_text()) == ["mine"]
     assert not (tmp_path / "texts.npy").exists()
-    run_here(*command, "--force")
-    assert json.loads(mine.read_text()) == ["red ball"]
+    with pytest.raises(UserError, match=r"texts\.json exists and aoq did not write it"):
+        run_here(*command, "--force")
+    mine.unlink()
+    for force in ((), ("--force",)):
+        run_here(*command, *force)
+        assert json.loads(mine.read_text()) == ["red ball"]

@@ -10,23 +10,25 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.data.opening import open_dataset
+from aoq.data.splits import open_dataset
 from aoq.errors import UserError
 from aoq.manifest import record
-from aoq.retrieval.index import Index, IndexChangedError
-from aoq.retrieval.indexing import (
+from aoq.retrieval.build import (
     Contents,
     Proposing,
     add_photos,
     build_index,
     change_proposals,
 )
+from aoq.retrieval.index import Index, IndexChangedError
 from aoq.retrieval.matcher import Matcher
+from aoq.runs.best_round import best_round
+from aoq.runs.checkpoint import hash_model
+from aoq.runs.encodings import kept_encodings
+from aoq.runs.judge import evaluate_run
+from aoq.runs.mine import mine_run
 from aoq.storage import hash_file, locked
-from aoq.training.best_round import best_round
-from aoq.training.checkpoint import hash_model
 from aoq.training.inputs import open_training_data
-from aoq.training.trained import evaluate_run, kept_encodings, mine_run
 from aoq.training.two_rounds import run_recipe, train_round
 from tests.conftest import write_precomp
 from tests.kills import die
@@ -133,7 +135,7 @@ def test_a_precomp_folder_can_be_searched_in_words_but_pictures_cannot_be_read(t
     matcher = Matcher.load(tmp_path / "run")
     assert len(matcher.search("red ball", top=3).hits) == 3
     photo = draw_photo(tmp_path / "photo.png", seed=1)
-    with pytest.raises(UserError, match="cannot read pictures, because nothing tells"):
+    with pytest.raises(UserError, match="cannot read pictures, because nothing says"):
         matcher.texts_for(photo)
     (tmp_path / "precomp").rename(tmp_path / "moved")
     with pytest.raises(UserError, match=r"because its data set .*precomp is not there.*bring it"):
@@ -210,7 +212,7 @@ def test_a_photo_that_was_added_is_found_by_itself_like_any_image(world, tmp_pat
     add_photos(run, album)
     matcher = Matcher.load(run)
     entry = matcher.index.images[-1]
-    encoded = matcher.encoder.encode_pictures([entry.picture]).vectors
+    encoded = matcher.encoder.encode_picture(entry.picture).vectors
     torch.testing.assert_close(encoded[0], vectors(matcher.index, "images")[-1], atol=1e-5, rtol=0)
     assert matcher.attention(entry.number, "red ball").boxes.shape == (4, 4)
 
@@ -493,14 +495,14 @@ def test_photos_that_are_added_leave_those_who_read_what_they_had(run, album):
 
 # Killed
 
-REPLACED = ("aoq.retrieval.indexing", "remove_folder", 1)
+REPLACED = ("aoq.retrieval.build", "remove_folder", 1)
 
 
 @pytest.mark.parametrize(
     "moment",
     [
-        ("aoq.scoring.stored", "save_file", 4),
-        pytest.param(("aoq.retrieval.parts", "hash_file", 2), marks=pytest.mark.slow),
+        ("aoq.scoring.encoding_files", "save_file", 4),
+        pytest.param(("aoq.retrieval.part_writer", "hash_file", 2), marks=pytest.mark.slow),
         pytest.param(("aoq.retrieval.index", "write_json", 1), marks=pytest.mark.slow),
     ],
 )
@@ -532,7 +534,7 @@ def assert_whole(index):
 @pytest.mark.parametrize(
     "moment",
     [
-        pytest.param(("aoq.scoring.stored", "save_file", 1), marks=pytest.mark.slow),
+        pytest.param(("aoq.scoring.encoding_files", "save_file", 1), marks=pytest.mark.slow),
         ("aoq.retrieval.index", "write_json", 1),
     ],
 )

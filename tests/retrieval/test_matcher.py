@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from aoq.data.build import build_dataset
-from aoq.data.formats import Record
-from aoq.data.regions import PictureReader, RegionSource
+from aoq.data.sources.records import Record
 from aoq.errors import UserError
+from aoq.features.regions import PictureReader, RegionSource
+from aoq.retrieval.build import Contents, build_index
 from aoq.retrieval.encoder import QueryError
-from aoq.retrieval.indexing import Contents, build_index
 from aoq.retrieval.matcher import Matcher
 from tests.conftest import WORDS
 from tests.retrieval.conftest import PROPOSED, draw_photo
@@ -67,7 +67,7 @@ def test_a_sentence_finds_what_the_same_text_of_the_index_finds(matchers, name):
 def test_a_picture_finds_what_the_same_image_of_the_index_finds(matchers, name):
     matcher = matchers[name]
     for entry in matcher.index.images[::8]:
-        encoded = matcher.encoder.encode_pictures([entry.picture]).vectors
+        encoded = matcher.encoder.encode_picture(entry.picture).vectors
         stored = matcher.index.rows("images")[torch.tensor([entry.number])].vectors
         torch.testing.assert_close(encoded, stored, atol=1e-5, rtol=0)
         expected = [hit.score for hit in matcher.texts_for(entry.number, top=6).hits]
@@ -153,9 +153,9 @@ def test_a_number_that_no_entry_has_is_refused(matchers, number):
 def test_what_is_no_number_is_refused(matchers, number):
     matcher = matchers["bfan"]
     for ask in (matcher.images_for, matcher.texts_for, lambda one: matcher.attention(one, 0)):
-        with pytest.raises(QueryError, match="is no number"):
+        with pytest.raises(QueryError, match="is not a number"):
             ask(number)
-    with pytest.raises(QueryError, match="is no number"):
+    with pytest.raises(QueryError, match="is not a number"):
         matcher.search("red ball", top=number)
 
 
@@ -318,11 +318,11 @@ def test_threads_that_ask_at_once_get_what_each_would_get_alone(matchers, name):
 
 @pytest.mark.parametrize("query", [42, None, b"red ball"])
 def test_a_search_takes_sentences_and_files_only(matchers, query):
-    with pytest.raises(QueryError, match="is no query; expected a sentence"):
+    with pytest.raises(QueryError, match="is not a query; expected a sentence"):
         matchers["vse"].search(query)
 
 
 @pytest.mark.parametrize("texts", ["red ball", 42])
 def test_one_text_is_no_list_of_texts(matchers, texts):
-    with pytest.raises(QueryError, match="is no list of texts"):
+    with pytest.raises(QueryError, match="is not a list of texts"):
         matchers["vse"].score(0, texts)

@@ -57,7 +57,7 @@ def test_scores_that_differ_by_less_than_faiss_rounds_are_in_order_too(top):
     found = ranker.rank(Query(Encoding(query)), top=top)
     exact = (query.double() @ vectors.double().T).float()
     assert np.array_equal(found.ids, in_order(exact, top))
-    _, proposed = ranker._index.search(query.numpy(), top + ranking._MORE)
+    _, proposed = ranker._index.search(query.numpy(), top + ranking._EXTRA)
     assert not set(found.ids[0]) <= set(proposed[0]), "the case is too easy"
 
 
@@ -71,7 +71,7 @@ def test_nearly_equal_vectors_are_compared_in_blocks(monkeypatch):
         return reconstruct(ids)
 
     monkeypatch.setattr(ranker._index, "reconstruct_batch", watched)
-    monkeypatch.setattr(ranking, "_TAKEN_OUT", 50 * 3 * 64 * 8)
+    monkeypatch.setattr(ranking, "_BLOCK_BYTES", 50 * 3 * 64 * 8)
     found = ranker.rank(queries, top=10)
     assert found.ids.tolist() == [list(range(10))] * 3
     assert sum(compared) >= 3 * 1003
@@ -87,7 +87,7 @@ def test_equal_vectors_are_in_order_however_many_there_are():
 def test_vectors_are_read_in_blocks_as_if_they_were_read_at_once(monkeypatch):
     vectors, query = units(100), Query(Encoding(units(2, seed=1)))
     whole = VectorRanker(Encoding(vectors)).rank(query, top=9)
-    monkeypatch.setattr(ranking, "_TAKEN_OUT", 7 * vectors[0].nbytes)
+    monkeypatch.setattr(ranking, "_BLOCK_BYTES", 7 * vectors[0].nbytes)
     pieces = VectorRanker(Encoding(vectors)).rank(query, top=9)
     assert np.array_equal(whole.ids, pieces.ids)
 
@@ -122,7 +122,7 @@ def test_scoring_everything_in_blocks_is_the_order_of_the_matrix(monkeypatch, ki
     scores = BothWays().score_matrix(images[:], texts[:])
     rows, others = (images, texts) if kind == "images" else (texts, images)
     matrix = scores.T if kind == "images" else scores
-    monkeypatch.setattr(ranking, "_TAKEN_OUT", block * rows.row_nbytes)
+    monkeypatch.setattr(ranking, "_BLOCK_BYTES", block * rows.row_nbytes)
     full = FullRanker(Candidates(BothWays(), rows, kind))
     found = full.rank(Query(others[:]), top=12)
     assert full.exact
@@ -135,7 +135,7 @@ def test_equal_images_in_different_blocks_are_ranked_by_the_lower_number(monkeyp
     """The inner product of whole numbers is exact, so that equal ones are equal to the last bit."""
     vectors = torch.from_numpy(np.random.default_rng(0).integers(-1, 2, (50, 4)).astype(np.float32))
     query = torch.ones(1, 4)
-    monkeypatch.setattr(ranking, "_TAKEN_OUT", 6 * vectors[0].nbytes)
+    monkeypatch.setattr(ranking, "_BLOCK_BYTES", 6 * vectors[0].nbytes)
     full = FullRanker(Candidates(InnerProduct(), Encoding(vectors), "images"))
     assert np.array_equal(
         full.rank(Query(Encoding(query)), top=20).ids, in_order(query @ vectors.T, 20)

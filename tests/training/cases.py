@@ -17,10 +17,11 @@ from aoq.config import (
     SamplingConfig,
 )
 from aoq.data.vocabulary import SPECIAL_WORDS, Vocabulary
-from aoq.storage import RunDirectory, read_json_lines
-from aoq.training.imported import PublishedFiles
+from aoq.published.importer import PublishedFiles
+from aoq.runs.directory import RunDirectory
+from aoq.storage import read_json_lines
 from tests.conftest import WORDS
-from tests.models.cases import content, write
+from tests.published.cases import content, write
 
 ROUND = RoundConfig(epochs=3, batch_size=16, learning_rate=1e-3, decay_after=2, checkpoint_every=1)
 

@@ -16,10 +16,10 @@ from aoq.randomness import seed_torch
 from aoq.recipes import load_recipe, shipped_changes, shipped_recipes
 from aoq.recipes.tables import paper_rows
 from aoq.sampling import OfflineSampler
+from aoq.training.collectives import Collectives, start_fabric
 from aoq.training.step import make_batches, make_optimizer, update
-from aoq.training.together import Together, start_fabric
 from tests.conftest import uneven_dataset
-from tests.training.steps_together import everything_wrong
+from tests.training.steps_in_processes import everything_wrong
 
 ONLINE = {"i2t_online", "t2i_online"}
 OFFLINE = {"i2t_offline", "t2i_offline"}
@@ -49,12 +49,12 @@ def lists(collator):
 
 
 @pytest.fixture(scope="module")
-def together():
-    return Together(start_fabric(torch.device("cpu")))
+def collectives():
+    return Collectives(start_fabric(torch.device("cpu")))
 
 
 @pytest.fixture(scope="module")
-def take_steps(collator, lists, together):
+def take_steps(collator, lists, collectives):
     """Runs a shrunk recipe once, however many names stand for it."""
 
     @cache
@@ -63,7 +63,7 @@ def take_steps(collator, lists, together):
         for settings in [recipe.round_one] + [recipe.round_two] * (recipe.rounds == "both"):
             if settings.start_from == "scratch":
                 model = fresh_model(recipe, collator)
-            taken += steps_of_round(recipe, settings, model, collator, lists, together)
+            taken += steps_of_round(recipe, settings, model, collator, lists, collectives)
         return taken
 
     return steps
@@ -75,7 +75,7 @@ def fresh_model(recipe, collator):
     return build_model(recipe.model, feature_width=6, vocabulary_size=words).train()
 
 
-def steps_of_round(recipe, settings, model, collator, lists, together):
+def steps_of_round(recipe, settings, model, collator, lists, collectives):
     """Two updates, the second after the warm-up: loss, terms and whether the weights moved."""
     positives = collator.dataset.positives
     sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
@@ -87,7 +87,7 @@ def steps_of_round(recipe, settings, model, collator, lists, together):
         )
         before = torch.cat([weight.detach().flatten() for weight in model.parameters()])
         terms, _ = update(
-            model, optimizer, batches, settings=settings, epoch=epoch, together=together
+            model, optimizer, batches, settings=settings, epoch=epoch, collectives=collectives
         )
         after = torch.cat([weight.detach().flatten() for weight in model.parameters()])
         yield settings.loss_at(epoch).name, terms, not torch.equal(before, after)

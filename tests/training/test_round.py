@@ -18,11 +18,12 @@ from aoq.errors import UserError
 from aoq.manifest import record
 from aoq.mining.candidates import CandidateLists
 from aoq.recipes import save_recipe
-from aoq.storage import RunDirectory
+from aoq.runs.checkpoint import load_run
+from aoq.runs.directory import RunDirectory
+from aoq.runs.judge import evaluate_run, evaluate_runs, stored_result
+from aoq.runs.mine import mine_run
 from aoq.training import step as step_module
-from aoq.training.checkpoint import load_run
 from aoq.training.inputs import open_training_data
-from aoq.training.trained import evaluate_run, evaluate_runs, mine_run, stored_result
 from aoq.training.two_rounds import run_recipe, train_round
 from tests.conftest import write_precomp
 from tests.kills import KilledError
@@ -286,7 +287,7 @@ def test_a_pickle_that_could_run_code_is_refused_as_trainer_state(tmp_path, prec
     train_round(tmp_path / "run", recipe, data, which="one")
     torch.save({"state": print}, RunDirectory(tmp_path / "run").trainer)
     record(RunDirectory(tmp_path / "run").trainer)
-    with pytest.raises(UserError, match="is no trainer state"):
+    with pytest.raises(UserError, match="not a trainer state"):
         train_round(tmp_path / "run", recipe, data, which="one")
 
 

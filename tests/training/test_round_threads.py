@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from aoq import threads
-from aoq.storage import RunDirectory, read_json_lines
+from aoq.runs.directory import RunDirectory
+from aoq.storage import read_json_lines
 from aoq.threads import ThreadChoice, using_threads
 from aoq.training import round as round_module
 from aoq.training import step as step_module

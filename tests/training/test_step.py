@@ -14,6 +14,7 @@ from aoq.data.vocabulary import Vocabulary
 from aoq.losses import LOSSES, BatchScores, OfflineScores, compute_loss
 from aoq.models import MODELS, build_model
 from aoq.sampling import OfflineSampler
+from aoq.training.collectives import Collectives, start_fabric
 from aoq.training.step import (
     NotFiniteError,
     make_batches,
@@ -22,9 +23,8 @@ from aoq.training.step import (
     step_loss,
     update,
 )
-from aoq.training.together import Together, start_fabric
 from tests.conftest import uneven_dataset
-from tests.training.steps_together import everything_wrong
+from tests.training.steps_in_processes import everything_wrong
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def stepped(model, batches, settings):
         batches,
         settings=settings,
         epoch=0,
-        together=Together(start_fabric(torch.device("cpu"))),
+        collectives=Collectives(start_fabric(torch.device("cpu"))),
     )
     return torch.cat([value.grad.flatten() for value in model.parameters()])
 
@@ -165,9 +165,9 @@ def test_one_pass_gives_the_loss_and_gradients_of_encoding_role_by_role(
     collator, sampler, name, loss
 ):
     settings, _, batch = batch_of(collator, sampler, loss)
-    together, apart = small_model(name, collator).double(), small_model(name, collator).double()
+    in_one_pass, apart = small_model(name, collator).double(), small_model(name, collator).double()
     batch = in_double(batch)
-    step_loss(together, batch, settings.loss).loss.total.backward()
+    step_loss(in_one_pass, batch, settings.loss).loss.total.backward()
 
     roles = [role for role in (batch.pairs, batch.offline, batch.partners) if role is not None]
     images = [apart.encode_images(batch.regions[role.images]) for role in roles]
@@ -190,9 +190,9 @@ def test_one_pass_gives_the_loss_and_gradients_of_encoding_role_by_role(
     if name == "vsrn":
         total = total + apart.auxiliary_loss(images[0], batch.texts[batch.pairs.texts])["caption"]
     total.backward()
-    for (key, one), two in zip(together.named_parameters(), apart.parameters(), strict=True):
+    for (key, one), two in zip(in_one_pass.named_parameters(), apart.parameters(), strict=True):
         torch.testing.assert_close(one.grad, two.grad, msg=key)
-    for key, value in together.state_dict().items():  # running statistics of batch norms
+    for key, value in in_one_pass.state_dict().items():  # running statistics of batch norms
         torch.testing.assert_close(value, apart.state_dict()[key], msg=key)
 
 
@@ -212,7 +212,7 @@ def test_every_model_takes_a_step_in_every_precision(collator, sampler, name, pr
         [batch],
         settings=settings,
         epoch=0,
-        together=Together(start_fabric(torch.device("cpu"), precision)),
+        collectives=Collectives(start_fabric(torch.device("cpu"), precision)),
     )
     assert all(np.isfinite(value) for value in terms.values())
     moved = [not torch.equal(before[key], value) for key, value in model.named_parameters()]

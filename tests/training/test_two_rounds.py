@@ -13,17 +13,19 @@ from torch import nn
 
 from aoq.config import LossConfig
 from aoq.data.collate import Collator
-from aoq.data.opening import open_dataset
+from aoq.data.splits import open_dataset
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
-from aoq.experiments.runs import RunSummary
 from aoq.recipes import load_recipe
-from aoq.storage import RunDirectory, append_json_line, locked, read_json_lines
+from aoq.runs.checkpoint import load_own_model, load_run, load_weights, save_weights
+from aoq.runs.directory import RunDirectory
+from aoq.runs.judge import evaluate_run
+from aoq.runs.mine import mine_run
+from aoq.runs.summary import RunSummary
+from aoq.storage import append_json_line, locked, read_json_lines
 from aoq.training import round as round_module
-from aoq.training.checkpoint import load_own_model, load_run, load_weights, save_weights
 from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.statistics import CollapseWatch
-from aoq.training.trained import evaluate_run, mine_run
 from aoq.training.two_rounds import run_recipe, train_round
 from aoq.types import Encoding
 from aoq.web.history import curves

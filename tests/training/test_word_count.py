@@ -6,7 +6,7 @@ import pytest
 
 from aoq.config import MIN_WORD_COUNT
 from aoq.recipes import load_recipe
-from aoq.storage import RunDirectory
+from aoq.runs.directory import RunDirectory
 from aoq.training import inputs
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import train_round

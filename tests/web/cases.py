@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from aoq.web.guard import SECURITY_HEADERS
+from aoq.web.security import SECURITY_HEADERS
 
 RUN = "vsrn-round-two"
 UPLOAD = f"/api/runs/{RUN}/texts"
@@ -12,7 +12,7 @@ MULTIPART = "multipart/form-data; boundary=x"
 
 
 def assert_refused(answer: httpx.Response, *statuses: int) -> str:
-    """A sentence with one of these statuses, and all headers; the sentence."""
+    """Check for a sentence with one of these statuses and all headers; return the sentence."""
     assert answer.status_code in statuses, (answer.status_code, answer.text[:300])
     body = answer.json()
     assert body.keys() == {"error"}

@@ -15,7 +15,7 @@ from PIL import Image
 
 from aoq.data.build import build_scenes
 from aoq.recipes import load_recipe
-from aoq.retrieval.indexing import Contents, Proposing, build_index
+from aoq.retrieval.build import Contents, Proposing, build_index
 from aoq.retrieval.matcher import Matcher
 from aoq.training.two_rounds import run_recipe
 from aoq.web.app import make_app

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aoq.data.pictures import Canvas, PictureError, decode
+from aoq.features.pictures import Canvas, PictureError, decode
 from aoq.web.decoders import Decoders
 from aoq.web.limits import Limits
 from tests.web.conftest import many_scans, picture_bytes
@@ -122,7 +122,7 @@ def test_processes_import_neither_torch_nor_the_server():
 
 SERVER = """
 import os, sys, threading, time
-from aoq.data.pictures import Canvas
+from aoq.features.pictures import Canvas
 from aoq.web.decoders import Decoders
 decoders = Decoders(max_pixels=10**8, memory=10**9, seconds=2.0)
 busy, idle = open(sys.argv[1], "rb").read(), open(sys.argv[2], "rb").read()

@@ -7,6 +7,7 @@ it. Mistakes of the user end with one clear sentence and exit code 2, never with
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -24,7 +25,10 @@ from aoq.config import Behaviour, Recipe, RoundName
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
-    from aoq.training.best_round import RoundChoice
+    from rich.console import Console
+    from rich.table import Table
+
+    from aoq.runs.best_round import RoundChoice
 
 app = App(
     name="aoq",
@@ -81,7 +85,7 @@ def trained_rounds(runs: tuple[Path, ...], which: Which = None) -> tuple[Path, .
     Says which one it is where there are two, and where one is under way.
     """
     from aoq.progress import say
-    from aoq.training.best_round import best_round
+    from aoq.runs.best_round import best_round
 
     first(runs)
     choices = [best_round(run, which) for run in runs]
@@ -105,9 +109,9 @@ def trained_round(run: Path, which: Which = None) -> Path:
 
 def _warn_of_unfinished(choice: RoundChoice) -> None:
     """Say that a round of a run, the one that is used or the other, is not what it will be."""
-    from aoq.experiments.runs import RunSummary
     from aoq.progress import count_of, warn
-    from aoq.storage import ROUNDS
+    from aoq.runs.directory import ROUNDS
+    from aoq.runs.summary import RunSummary
 
     summary = RunSummary.read(choice.path)
     final = summary.recipe.last_round
@@ -130,7 +134,7 @@ def _warn_of_unfinished(choice: RoundChoice) -> None:
 def print_metrics(rows: dict[str, dict[str, Any]], *, title: str | None = None) -> None:
     from rich.console import Console
 
-    from aoq.experiments.tables import metrics_table
+    from aoq.evaluation.tables import metrics_table
 
     console = Console()
     console.print(metrics_table(rows, title=title, width=console.width), soft_wrap=True)
@@ -151,6 +155,23 @@ def print_table(rows: list[tuple[str, str]]) -> None:
     Console().print(table)
 
 
+def console_for(table: Table) -> Console:
+    """Make a console as wide as the terminal; for a pipe or a file, as wide as a table."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = natural_width(table)
+    return console
+
+
+def natural_width(table: Table) -> int:
+    """Measure a table that wraps no cell."""
+    from rich.console import Console
+
+    return Console(width=sys.maxsize).measure(table).maximum
+
+
 def command(*words: object) -> str:
     """A command as it can be copied, whatever is in the names of files.
 
@@ -169,14 +190,18 @@ def next_steps(*commands: str) -> None:
 
 
 def main() -> None:
-    """Run the command; a mistake of the user is one sentence and exit code 2."""
+    run_app(app)
+
+
+def run_app(app: App) -> None:
+    """Run a command line; a mistake of the user is one sentence and exit code 2."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         app(exit_on_error=False, print_error=False)
     except UserError as error:
         _fail(error.problems)
     except CycloptsError as error:
-        _fail([f"{error} See `{' '.join(('aoq', *(error.command_chain or ())))} --help`."])
+        _fail([f"{error} See `{' '.join((app.name[0], *(error.command_chain or ())))} --help`."])
     except OSError as error:
         _fail([_sentence_of(error)])
     except TerminatedError:

@@ -78,8 +78,8 @@ def build(
         build_scenes,
         refuse_taken_dataset,
     )
-    from aoq.data.formats import read_records
-    from aoq.data.opening import splits_of
+    from aoq.data.sources.records import read_records
+    from aoq.data.splits import splits_of
     from aoq.recipes import scenes_recipe
 
     scenes, file = source == "scenes", Path(source)
@@ -198,9 +198,11 @@ def check(folder: Path, /, *, run: Path | None = None, as_json: Json = False) ->
         Print one JSON object.
     """
     from aoq.cli.doctor import show_report
-    from aoq.data.check import check_dataset
+    from aoq.data.checks.dataset import check_dataset
+    from aoq.runs.checkpoint import trained_vocabulary
 
-    report = check_dataset(folder, run=run, thorough=True)
+    trained = None if run is None else trained_vocabulary(run)
+    report = check_dataset(folder, trained=trained, thorough=True)
     if as_json:
         print_json(report.as_dict())
     else:

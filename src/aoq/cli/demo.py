@@ -30,7 +30,7 @@ def demo(
     from aoq.experiments.demo import run_demo
     from aoq.progress import say
     from aoq.recipes import scenes_recipe
-    from aoq.storage import RunDirectory
+    from aoq.runs.directory import RunDirectory
 
     settings = run_demo(out, size=size, seed=seed, force=force)
     print_metrics(

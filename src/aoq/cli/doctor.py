@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from aoq.data.findings import Finding, Report, SplitFacts
+from aoq.data.checks.findings import Finding, Report, SplitFacts
 from aoq.progress import count_of
 
 ERRORS_SHOWN, WARNINGS_SHOWN = 10, 3  # places of each

@@ -95,7 +95,7 @@ def evaluate(
         wanted = _Wanted(folds, bootstrap, paired, cross, extended, seed)
         rows = _examine(rounds, wanted, split=split, data=data, memory=memory)
     else:
-        from aoq.training.trained import evaluate_runs
+        from aoq.runs.judge import evaluate_runs
 
         results = evaluate_runs(tuple(rounds.values()), split=split, data=data, memory=memory)
         names = (*rounds, _ENSEMBLE)
@@ -103,9 +103,9 @@ def evaluate(
     if as_json:
         print_json(rows if len(rows) > 1 else rows[next(iter(rows))])
     else:
-        from aoq.data.opening import open_dataset
+        from aoq.data.splits import open_dataset
         from aoq.progress import count_of
-        from aoq.training.trained import own_data
+        from aoq.runs.encodings import own_data
 
         dataset = open_dataset(data or own_data(next(iter(rounds.values()))), split)
         size = f"{count_of(len(dataset), 'image')}, {count_of(dataset.n_texts, 'text')}"
@@ -136,7 +136,8 @@ def _examine(
 ) -> dict[str, dict[str, Any]]:
     """One row a run, and of several runs that are not compared, their ensemble."""
     from aoq.evaluation.extended import ExtendedJudge, open_package
-    from aoq.training.trained import ScoredSplit, note_result, open_splits
+    from aoq.runs.encodings import ScoredSplit, open_splits
+    from aoq.runs.judge import note_result
 
     if wanted.extended:
         open_package()  # before anything is encoded
@@ -144,7 +145,7 @@ def _examine(
     judge = ExtendedJudge.of(opened[0].dataset) if wanted.extended else None
     parts = dict(zip(rounds, opened, strict=True))
     if len(parts) > 1 and not wanted.paired:
-        parts[_ENSEMBLE] = ScoredSplit.together(opened)
+        parts[_ENSEMBLE] = ScoredSplit.ensemble(opened)
     judged: dict[str, list[JudgedFold]] = {}
     rows: dict[str, dict[str, Any]] = {}
     for name, part in parts.items():

@@ -1,18 +1,26 @@
-"""`aoq experiment`: a table's rows, each with several seeds."""
+"""`aoq experiment`: the rows of a table, each with several seeds."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from aoq.cli.base import Count, Flag, app, command, next_steps, print_table
 from aoq.errors import UserError, require_packages
 
-_SEVERAL = Parameter(consume_multiple=True, negative=())
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from aoq.experiments.definition import Definition
+    from aoq.experiments.page import ExperimentReport
+
+SEVERAL = Parameter(consume_multiple=True, negative=())
 
 
 @app.command
@@ -22,9 +30,9 @@ def experiment(
     *,
     data: Path | None = None,
     out: Path | None = None,
-    seeds: Annotated[tuple[int, ...], _SEVERAL] = (),
-    rows: Annotated[tuple[str, ...], _SEVERAL] = (),
-    lanes: Count | None = None,
+    seeds: Annotated[tuple[int, ...], SEVERAL] = (),
+    rows: Annotated[tuple[str, ...], SEVERAL] = (),
+    jobs: Count | None = None,
     results: Path | None = None,
     list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
     report: Path | None = None,
@@ -33,98 +41,163 @@ def experiment(
 ) -> None:
     """Run the rows of an experiment, each with several seeds, side by side.
 
-    Without a name it lists the experiments that there are. Interrupted, the same command
-    continues; what is finished is not done again.
+    Without a name it lists the shipped experiments. If interrupted, the same command continues;
+    finished runs are not repeated.
 
     Parameters
     ----------
     name
-        An experiment that comes with aoq, or a TOML file of your own.
+        A shipped experiment, or a TOML file of your own.
     data
         Folder of the data set.
     out
         Folder of the runs, each in RECIPE/seed-N; default: runs/NAME. Experiments that share it
-        train what they have in common once.
+        train the runs that they have in common once.
     seeds
         Other seeds than the experiment's, or some of them.
     rows
         Only the rows with these labels, and the teachers that they need.
-    lanes
+    jobs
         Runs at a time, which share the cores; default: as many as cores, one on a GPU.
     results
         File to which each result is added as a line of JSON; default: OUT/results.jsonl.
     list_
-        Only show the rows, and rsum where they are done.
+        Only list the rows, with rsum if they are done.
     report
         Only write tables, figures and a page about what is done to this folder.
     resume
-        Go on with what is in `out`, with the data set that it was begun with.
+        Continue the runs in `out` with their own data set.
     force
-        Do again what was done with other settings or data.
+        Run again what was done with other settings or data.
     """
-    from rich.console import Console
-
-    from aoq.experiments.definitions import load_definition, shipped_definitions
+    from aoq.experiments.definition import load_definition, shipped_definitions
 
     if name is None:
         print_table(list(shipped_definitions().items()))
         next_steps("aoq experiment scenes-table1 --list")
         return
     definition = load_definition(name)
-
-    from aoq.experiments.cells import begun_with, plan_grid
-    from aoq.experiments.grid import run_grid
-    from aoq.experiments.results import chosen_rows, grid_table, read_results, results_file
-
     out = out or Path("runs") / definition.name
-    results = results or results_file(out)
     if resume and data is None:
-        data = begun_with(out)
-    elsewhere = () if results == results_file(out) else ("--results", results)
-    again = command("experiment", name, "--data", data or "FOLDER", "--out", out, *elsewhere)
+        from aoq.experiments.plan import data_of_runs
 
-    def show() -> None:
-        lines = read_results(results, definition)
-        chosen = chosen_rows(definition, lines)
-        cells = plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows, chosen=chosen)
-        Console(highlight=False).print(grid_table(definition, cells, lines))
-
-    if list_:
-        show()
-        next_steps(again)
-        return
-    if report is not None:
-        require_packages("jinja2", "matplotlib", "PIL", extra="web")
-        from aoq.experiments.report.experiment import read_experiment
-        from aoq.experiments.report.tables import terminal_claims, terminal_tables
-        from aoq.progress import say
-
-        read = read_experiment(
-            definition, out=out, results=results, data=data, seeds=seeds, rows=rows, command=again
-        )
-        page = read.write(report)
-        tables = terminal_tables(read.shown, title=definition.description)
-        if read.claims:
-            tables.append(terminal_claims(read.claims))
-        Console(highlight=False).print(*tables)
-        say(f"the report: {page}")
-        return
-    if data is None:
-        hint = f" It is meant for: {definition.data}" if definition.data else ""
-        raise UserError(f"no data set is named; add --data FOLDER.{hint}")
-    problems = run_grid(
-        definition,
+        data = data_of_runs(out)
+    found = Experiment(
+        definition=definition,
+        words=command("experiment", name),
         data=data,
         out=out,
+        results=results,
         seeds=seeds,
         rows=rows,
-        lanes=lanes,
-        results=results,
-        force=force,
     )
-    show()
-    for job, problem in problems.items():
-        sys.stderr.write(f"error: {job}: {problem}\n")
-    next_steps(command("runs", out), f"{again} {shlex.join(['--report', f'{out}/report'])}")
-    if problems:
-        sys.exit(1)
+    if list_:
+        found.show()
+    elif report is not None:
+        require_packages("jinja2", "matplotlib", "PIL", extra="web")
+        found.write(found.read(), report)
+    else:
+        found.run(jobs=jobs, force=force)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A definition with the folders and the choice of rows that a command names."""
+
+    definition: Definition
+    words: str
+    "The command so far."
+    data: Path | None
+    out: Path
+    results: Path | None
+    seeds: tuple[int, ...]
+    rows: tuple[str, ...]
+
+    @property
+    def results_file(self) -> Path:
+        from aoq.experiments.results import results_file
+
+        return self.results or results_file(self.out)
+
+    @property
+    def command(self) -> str:
+        """The command for all rows and seeds."""
+        elsewhere = () if self.results is None else ("--results", f"{self.results}")
+        options = ["--data", f"{self.data or 'FOLDER'}", "--out", f"{self.out}", *elsewhere]
+        return f"{self.words} {shlex.join(options)}"
+
+    def show(self) -> None:
+        """List the rows, with rsum if they are done."""
+        self._print_grid()
+        next_steps(self.command)
+
+    def run(self, *, jobs: int | None, force: bool) -> None:
+        """Run what has no result; exit with code 1 if any run fails."""
+        from aoq.experiments.grid import run_grid
+
+        if self.data is None:
+            hint = f" It is meant for: {self.definition.data}" if self.definition.data else ""
+            raise UserError(f"the data set is missing; add --data FOLDER.{hint}")
+        problems = run_grid(
+            self.definition,
+            data=self.data,
+            out=self.out,
+            seeds=self.seeds,
+            rows=self.rows,
+            at_once=jobs,
+            results=self.results_file,
+            force=force,
+        )
+        self._print_grid()
+        for job, problem in problems.items():
+            sys.stderr.write(f"error: {job}: {problem}\n")
+        report = shlex.join(["--report", f"{self.out}/report"])
+        next_steps(command("runs", self.out), f"{self.command} {report}")
+        if problems:
+            sys.exit(1)
+
+    def read(self) -> ExperimentReport:
+        """Read what is done."""
+        from aoq.experiments.report import read_experiment
+
+        return read_experiment(
+            self.definition,
+            out=self.out,
+            results=self.results_file,
+            data=self.data,
+            seeds=self.seeds,
+            rows=self.rows,
+            command=self.command,
+        )
+
+    def write(
+        self, report: ExperimentReport, folder: Path, *, tables: Iterable[Table] = ()
+    ) -> None:
+        """Write a report, and print its tables and `tables`."""
+        from rich.console import Console
+
+        from aoq.experiments.tables import terminal_tables
+        from aoq.progress import say
+
+        page = report.write(folder)
+        title, reference = report.description, report.reference
+        shown = terminal_tables(report.shown, title=title, reference=reference)
+        Console(highlight=False).print(*shown, *tables)
+        say(f"the report: {page}")
+
+    def _print_grid(self) -> None:
+        from rich.console import Console
+
+        from aoq.experiments.plan import plan_grid
+        from aoq.experiments.results import chosen_rows, grid_table, read_results
+
+        definition, lines = self.definition, read_results(self.results_file, self.definition)
+        runs = plan_grid(
+            definition,
+            out=self.out,
+            data=self.data,
+            seeds=self.seeds,
+            rows=self.rows,
+            chosen=chosen_rows(definition, lines),
+        )
+        Console(highlight=False).print(grid_table(definition, runs, lines))

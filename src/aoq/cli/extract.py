@@ -12,8 +12,8 @@ from aoq.cli.base import Count, Flag, app, command, next_steps
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
-    from aoq.data.region_tables import RegionTable
-    from aoq.data.regions import RegionSource
+    from aoq.features.regions import RegionSource
+    from aoq.features.tables import RegionTable
 
 Grid = Literal[1, 2, 3, 6]
 QUICK_GRID: Grid = 3  # to begin with: it trains faster, and is a mean of what was extracted
@@ -56,7 +56,7 @@ def extract(
     force
         Replace `out` if it exists.
     """
-    from aoq.data.names import PICTURE_SUFFIXES
+    from aoq.features.names import PICTURE_SUFFIXES
 
     if source.is_file():
         if source.suffix.lower() in PICTURE_SUFFIXES:
@@ -80,8 +80,8 @@ def extract(
 
 def open_regions(path: Path, *, regions: int | None) -> RegionTable:
     """A bottom-up file, or a folder that this command wrote."""
-    from aoq.data.bottom_up import BottomUpFile
-    from aoq.data.region_tables import RegionFolder
+    from aoq.features.bottom_up import BottomUpFile
+    from aoq.features.tables import RegionFolder
 
     if path.is_file():
         return BottomUpFile.open(path, regions=regions)
@@ -90,8 +90,8 @@ def open_regions(path: Path, *, regions: int | None) -> RegionTable:
 
 
 def region_source(backbone: str | None, grid: int | None) -> RegionSource:
-    from aoq.data.backbones import DEFAULT_BACKBONE, GRID
-    from aoq.data.regions import RegionSource
+    from aoq.features.backbones import DEFAULT_BACKBONE, GRID
+    from aoq.features.regions import RegionSource
 
     return RegionSource.of_backbone(backbone or DEFAULT_BACKBONE, grid=grid or GRID)
 
@@ -99,9 +99,9 @@ def region_source(backbone: str | None, grid: int | None) -> RegionSource:
 def _extract_folder(
     folder: Path, source: RegionSource, *, out: Path | None, workers: int, force: bool
 ) -> None:
-    from aoq.data.extract import extract_pictures, tell_left_out
-    from aoq.data.pictures import find_pictures
-    from aoq.data.region_tables import KeptRegions
+    from aoq.features.extract import extract_pictures, tell_left_out
+    from aoq.features.pictures import find_pictures
+    from aoq.features.tables import KeptRegions
     from aoq.progress import count_of, say
 
     if out is not None:
@@ -125,14 +125,14 @@ def _suggest_build(*arguments: object) -> None:
 
 def _refuse_taken(out: Path, source: Path, *, force: bool) -> None:
     """Before hours of work."""
-    from aoq.data.region_tables import WHAT
+    from aoq.features.tables import WHAT
     from aoq.folders import refuse_taken
 
     refuse_taken(out, what=WHAT, force=force, sources=[source])
 
 
 def _write(table: RegionTable, out: Path, source: Path, *, force: bool) -> None:
-    from aoq.data.region_tables import region_folder, write_folder
+    from aoq.features.tables import region_folder, write_folder
     from aoq.progress import count_of, say
 
     with region_folder(out, force=force, sources=[source]) as temporary:

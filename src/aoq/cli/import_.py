@@ -44,7 +44,7 @@ def import_(
     force
         Replace `out` if it is a run.
     """
-    from aoq.training.imported import PublishedFiles, import_run
+    from aoq.published.importer import PublishedFiles, import_run
 
     files = PublishedFiles(checkpoint=checkpoint, vocabulary=vocabulary, i2t=i2t, t2i=t2i)
     run = import_run(out, files, data=data, model=model, force=force)

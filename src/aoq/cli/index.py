@@ -1,4 +1,4 @@
-"""`aoq index`: encodes what is to be searched."""
+"""`aoq index`: encode what is to be searched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aoq.errors import UserError
 
 if TYPE_CHECKING:
     from aoq.retrieval.index import Index
-    from aoq.retrieval.parts import AddedPhotos
+    from aoq.retrieval.part_writer import AddedPhotos
 
 Several = Parameter(consume_multiple=True, negative=(), show_default=False)
 
@@ -51,22 +51,22 @@ def index(
     without_data
         Index the photos of --pictures alone.
     add
-        Folder of photos to add to an index that exists; those it has already are left out.
+        Folder of photos to add to an existing index; those it has already are skipped.
     teacher
         Run of an embedding model (vsrn, vse) that proposes what scan and bfan then score.
     proposals
-        How many images or texts the teacher proposes for a query, 200 unless told; alone, it
-        changes an index that exists.
+        Number of images or texts the teacher proposes for a query; default: 200. Alone, it
+        changes an existing index.
     sample
-        Images, and texts, on which it is tried out what the teacher misses, 100 unless told.
+        Number of images, and of texts, on which the teacher is measured; default: 100.
     out
         Folder of the index; default: `index` beside the model.
     force
-        Make the index again where there is one.
+        Replace an existing index.
     round
         Round to take of a run with two: one or two; default: the better one on dev.
     """
-    from aoq.retrieval.indexing import (
+    from aoq.retrieval.build import (
         PROPOSALS,
         Contents,
         Proposing,
@@ -81,18 +81,18 @@ def index(
     sample_size = SAMPLE if sample is None else sample
     if add is not None:
         if makes or proposals is not None or sample is not None:
-            raise UserError("--add puts photos into an index that exists; leave all but --out out.")
-        _tell_added(named, add, add_photos(run, add, index=out), index=out)
+            raise UserError("--add can only be combined with --out.")
+        _report_added(named, add, add_photos(run, add, index=out), index=out)
         return
     if proposals is not None and not makes:
-        _tell_made(change_proposals(run, proposals, index=out, sample=sample_size))
+        _report_made(change_proposals(run, proposals, index=out, sample=sample_size))
         return
     if teacher is None and (proposals is not None or sample is not None):
-        raise UserError("--proposals and --sample are for a teacher; name one with --teacher.")
+        raise UserError("--proposals and --sample need a teacher; name one with --teacher.")
     if without_data and not pictures:
-        raise UserError("--without-data indexes the photos of --pictures alone; name some.")
+        raise UserError("--without-data needs photos; name folders with --pictures.")
     if without_data and (data or splits):
-        raise UserError("--without-data leaves out what --data and --splits name; drop either.")
+        raise UserError("--without-data cannot be combined with --data or --splits.")
     proposing = None
     if teacher is not None:
         proposing = Proposing(
@@ -100,14 +100,14 @@ def index(
         )
     contents = Contents(data=data, splits=splits, with_data=not without_data, pictures=pictures)
     made = build_index(run, contents, out=out, proposing=proposing, force=force)
-    _tell_made(made)
+    _report_made(made)
     query = made.texts[-1].text if made.texts else "a dog in the snow"
     next_steps(
         command("search", named, *_option("--index", out), *_option("--round", round), query)
     )
 
 
-def _tell_made(made: Index) -> None:
+def _report_made(made: Index) -> None:
     from aoq.progress import count_of, say, warn
 
     record = made.manifest.teacher
@@ -131,7 +131,7 @@ def _tell_made(made: Index) -> None:
         )
 
 
-def _tell_added(run: Path, folder: Path, added: AddedPhotos, *, index: Path | None) -> None:
+def _report_added(run: Path, folder: Path, added: AddedPhotos, *, index: Path | None) -> None:
     from aoq.progress import count_of, say
 
     was = "was" if added.present == 1 else "were"
@@ -139,7 +139,7 @@ def _tell_added(run: Path, folder: Path, added: AddedPhotos, *, index: Path | No
     say(f"added {count_of(added.added, 'photo')} of {folder}{present}")
     if added.unmeasured is not None:
         measure = command("index", run, "--proposals", added.unmeasured, *_option("--out", index))
-        say(f"what the teacher misses among them is not measured yet: {measure}")
+        say(f"the recall of the teacher's proposals has to be measured again: {measure}")
 
 
 def _option(name: str, value: Path | str | None) -> tuple[str, ...]:

@@ -82,13 +82,14 @@ def mine(
     """
     from rich.console import Console
 
-    from aoq.experiments.mining_report import report_view
+    from aoq.cli.mining_report import report_view
+    from aoq.distributed import join_processes
     from aoq.folders import is_own_file, refuse_taken_file
     from aoq.mining.report import MiningReport, report_file
-    from aoq.processes import join_processes
     from aoq.recipes import load_recipe
-    from aoq.storage import RunDirectory
-    from aoq.training.trained import mine_run, own_data
+    from aoq.runs.directory import RunDirectory
+    from aoq.runs.encodings import own_data
+    from aoq.runs.mine import mine_run
 
     runs = trained_rounds(runs, round)
     directory = RunDirectory(runs[0])
@@ -160,14 +161,14 @@ def inspect(
     """
     from rich.console import Console
 
-    from aoq.experiments.inspection import (
+    from aoq.folders import refuse_taken_file, remember_file
+    from aoq.mining.inspection import (
         find_image,
         find_text,
         sample_anchors,
         terminal_view,
         write_inspection,
     )
-    from aoq.folders import refuse_taken_file, remember_file
     from aoq.progress import say
 
     if html is not None:
@@ -213,8 +214,8 @@ def export(
     """
     from aoq.folders import refuse_taken_file, remember_file
     from aoq.mining.export import export_lists
-    from aoq.mining.published import write_published_lists
     from aoq.progress import count_of, say
+    from aoq.published.lists import write_published_lists
 
     i2t, t2i = (out / f"{side}.{form}" for side in ("i2t", "t2i"))
     for file in (i2t, t2i):
@@ -242,10 +243,10 @@ def export(
 
 def _open_lists(lists: Path, data: Path | None) -> tuple[CandidateLists, PairDataset]:
     """Lists and the training set they belong to."""
-    from aoq.data.opening import open_dataset
+    from aoq.data.splits import open_dataset
     from aoq.mining.candidates import CandidateLists
     from aoq.recipes import load_recipe
-    from aoq.storage import RunDirectory
+    from aoq.runs.directory import RunDirectory
 
     config = RunDirectory(lists.parent).config
     own = load_recipe(config).data if config.is_file() else ""

@@ -1,8 +1,7 @@
-"""`aoq runs` and `aoq runs compare`: what was trained, how far it is, and what came of it."""
+"""`aoq runs` and `aoq runs compare`: list and compare trainings, their progress and results."""
 
 from __future__ import annotations
 
-import os
 import re
 import string
 import time
@@ -12,23 +11,23 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App
 
-from aoq.cli.base import Json, app, print_json
+from aoq.cli.base import Json, app, console_for, natural_width, print_json
 from aoq.errors import raise_problems
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from aoq.experiments.runs import Comparison, Result, RunSummary
+    from aoq.runs.summary import Comparison, Result, RunSummary
 
 runs_app = App(name="runs")
 app.command(runs_app)
 
 Order = Literal["path", "test", "dev", "time"]
-# What goes first where a terminal is too narrow for everything.
+# Columns to hide in a narrow terminal, in this order.
 _DISPENSABLE = ("seed", "time", "model", "age")
 _SHORTEST_PATH = 24
-# How a run's origin differs from the first one's: it is another, it has none, the first has none.
+# How the origin of a run differs: it is another one, it has none, or the first run has none.
 _ANOTHER = {
     "data": ("was trained on another data set than",) * 3,
     "dev": ("was validated on another dev set than",) * 3,
@@ -48,7 +47,7 @@ _ANOTHER = {
 
 @runs_app.default
 def runs(*folders: Path, sort: Order = "path", as_json: Json = False) -> None:
-    """List runs: what they are, how far they have come, and their results.
+    """List runs with their settings, progress and results.
 
     Runs that cannot be read are named as errors after the others.
 
@@ -61,8 +60,8 @@ def runs(*folders: Path, sort: Order = "path", as_json: Json = False) -> None:
     as_json
         Print JSON for programs.
     """
-    from aoq.experiments.runs import find_runs
     from aoq.progress import say
+    from aoq.runs.summary import find_runs
 
     default, problems = Path("runs"), list[str]()
     found = find_runs(folders or ([default] if default.is_dir() else []), problems=problems)
@@ -93,7 +92,7 @@ def compare(*folders: Path, as_json: Json = False) -> None:
     """
     from rich.console import Console
 
-    from aoq.experiments.runs import compare_runs
+    from aoq.runs.summary import compare_runs
 
     comparison = compare_runs(folders)
     if as_json:
@@ -105,7 +104,7 @@ def compare(*folders: Path, as_json: Json = False) -> None:
 
 
 def _sort_key(run: RunSummary, order: Order) -> tuple[float, Path]:
-    """Best or longest first, then what has no such figure; by path where they are alike."""
+    """Sort best or longest first, runs without such a figure last, equal ones by path."""
     figures = {
         "path": 0.0,
         "test": -1.0 if run.test is None else run.test["rsum"],
@@ -116,35 +115,33 @@ def _sort_key(run: RunSummary, order: Order) -> tuple[float, Path]:
 
 
 def _print_runs(found: list[RunSummary]) -> None:
-    """As much of the table as the terminal is wide for; a pipe or a file gets it all."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    """Print as many columns as the terminal is wide for; a pipe or a file gets all of them."""
     rows = [_cells(run) for run in found]
+    console = console_for(_runs_view(rows))
     longest = max(len(row["run"]) for row in rows)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = longest + _width_beside_paths(rows)
     hidden: list[str] = []
-    for name in _DISPENSABLE:
-        if console.width - _width_beside_paths(rows) >= min(longest, _SHORTEST_PATH):
+    while (path_width := _width_for_paths(rows, console.width)) < min(longest, _SHORTEST_PATH):
+        if len(hidden) == len(_DISPENSABLE):
             break
-        hidden.append(name)
-        rows = [{key: cell for key, cell in row.items() if key != name} for row in rows]
-    path_width = console.width - _width_beside_paths(rows)
+        hidden.append(_DISPENSABLE[len(hidden)])
+        rows = [_without(row, hidden[-1]) for row in rows]
     view = _runs_view([row | {"run": _folded(row["run"], path_width)} for row in rows])
     if hidden:
-        view.caption = f"left out for want of width: {', '.join(hidden)}"
+        view.caption = f"hidden (terminal too narrow): {', '.join(hidden)}"
     console.print(view)
 
 
-def _width_beside_paths(rows: list[dict[str, str]]) -> int:
-    """Of all columns but the first, with the gaps before them."""
-    columns = [[name, *(row[name] for row in rows)] for name in rows[0] if name != "run"]
-    return sum(1 + max(len(line) for line in "\n".join(column).split("\n")) for column in columns)
+def _width_for_paths(rows: list[dict[str, str]], width: int) -> int:
+    """Return what the other columns, and the gap before them, leave for the first one."""
+    return width - 1 - natural_width(_runs_view([_without(row, "run") for row in rows]))
+
+
+def _without(row: dict[str, str], name: str) -> dict[str, str]:
+    return {key: cell for key, cell in row.items() if key != name}
 
 
 def _folded(path: str, width: int) -> str:
-    """A path on several lines, broken after slashes.
+    """Break a path into lines after slashes.
 
     >>> _folded("runs/vsrn-f30k/round-two", 16)
     'runs/vsrn-f30k/\\nround-two'
@@ -158,7 +155,7 @@ def _folded(path: str, width: int) -> str:
 
 
 def _cells(run: RunSummary) -> dict[str, str]:
-    """A line of the table by its headings."""
+    """Return the cells of a run by heading."""
     dev, test = run.dev, run.test or {}
     return {
         "run": str(run.path),
@@ -195,7 +192,7 @@ def _runs_view(rows: list[dict[str, str]]) -> Table:
 
 
 def _state(run: RunSummary) -> str:
-    """In a word or two, with the epoch where there are more to come, and whether it is used."""
+    """Describe the state in a few words, with the epoch of an unfinished run."""
     return f"{_stage(run)}, best" if run.best else _stage(run)
 
 
@@ -211,7 +208,7 @@ def _stage(run: RunSummary) -> str:
 
 
 def _lasting(seconds: float, *, parts: int = 2) -> str:
-    """A time in its one or two largest units.
+    """Format a duration in its one or two largest units.
 
     >>> _lasting(42.3), _lasting(11_520), _lasting(11_520, parts=1)
     ('42s', '3h 12m', '3h')
@@ -225,7 +222,7 @@ def _lasting(seconds: float, *, parts: int = 2) -> str:
 
 
 def _comparison_view(comparison: Comparison) -> Iterator[RenderableType]:
-    """Who is who, the settings, the results, and what else is not the same."""
+    """Yield the labels, the settings that differ, the results and other differences."""
     from rich.text import Text
 
     letters = string.ascii_uppercase
@@ -259,7 +256,7 @@ def _origin_sentences(comparison: Comparison, labels: list[str]) -> Iterator[str
 
 
 def _results_view(comparison: Comparison, labels: list[str]) -> Table:
-    """Figures, and beside each its difference to the first run's."""
+    """Tabulate figures, each with its difference to that of the first run."""
     runs = comparison.runs
     view = _side_by_side("results", labels)
     view.add_row("round", *(run.round for run in runs))
@@ -285,7 +282,7 @@ def _side_by_side(title: str, labels: list[str]) -> Table:
 
 
 def _title(name: str) -> str:
-    """What a figure is called.
+    """Return the title of a figure.
 
     >>> _title("test.i2t_r1"), _title("test.t2i_median_rank"), _title("dev.rsum")
     ('test i2t R@1', 'test t2i median rank', 'dev rsum')
@@ -294,7 +291,7 @@ def _title(name: str) -> str:
 
 
 def _figures(result: Result) -> list[str]:
-    """As wide as each other, so that they stand one below the other."""
+    """Format figures at equal widths, so that they align."""
     cells = []
     for value, difference in zip(result.values, result.differences, strict=True):
         figure = f"{'-':>5}" if value is None else f"{value:5.1f}"

@@ -1,18 +1,29 @@
-"""`aoq search`, `aoq score` and `aoq encode`: a trained model at work."""
+"""`aoq search`, `aoq score` and `aoq encode`: query a trained model."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aoq.cli.base import Count, Flag, Json, Which, app, print_json, trained_round
+from aoq.cli.base import (
+    Count,
+    Flag,
+    Json,
+    Which,
+    app,
+    console_for,
+    natural_width,
+    print_json,
+    trained_round,
+)
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aoq.retrieval.matcher import Answer
+    from rich.table import Table
+
+    from aoq.retrieval.answers import Answer
 
 _WORDS_SHOWN = 20  # a file of texts can have thousands
 
@@ -40,7 +51,7 @@ def search(
     image
         A picture file: texts are found.
     top
-        How many.
+        Number of hits.
     index
         Folder of the index; default: `index` beside the model.
     round
@@ -49,7 +60,7 @@ def search(
         Print JSON for programs.
     """
     if (text is None) == (image is None):
-        raise UserError('give one of the two, a sentence or a picture: "a dog" or --image dog.jpg.')
+        raise UserError('give either a sentence or a picture: "a dog" or --image dog.jpg.')
     from aoq.retrieval.matcher import Matcher
 
     trained_round(run, round)  # says which
@@ -88,7 +99,7 @@ def score(
     round: Which = None,  # noqa: A002
     as_json: Json = False,
 ) -> None:
-    """Say how well a picture fits some sentences; higher is closer.
+    """Score how well a picture fits some sentences; higher is closer.
 
     Parameters
     ----------
@@ -109,7 +120,7 @@ def score(
 
     encoder = QueryEncoder.load(trained_round(run, round))
     read = [encoder.read_query(text) for text in texts]
-    scores = encoder.score(encoder.encode_pictures([picture]), texts)
+    scores = encoder.score(encoder.encode_picture(picture), texts)
     _warn_unknown([word for one in read for word in one.unknown_words])
     if as_json:
         rows = [
@@ -155,7 +166,7 @@ def encode(
     from aoq.folders import refuse_taken_file, remember_file
     from aoq.progress import count_of, say
     from aoq.retrieval.encoder import QueryEncoder, ReadText
-    from aoq.retrieval.vectors import encode_folder, encode_lines, files_of, require_form
+    from aoq.retrieval.vector_file import encode_folder, encode_lines, files_of, require_form
 
     for file in files_of(out):
         refuse_taken_file(file, force=force)
@@ -174,9 +185,6 @@ def encode(
     say(f"wrote {count_of(len(encoded.ids), encoded.kind.removesuffix('s'))} to {out}")
 
 
-# What is printed
-
-
 def _warn_unknown(words: Sequence[str]) -> None:
     from aoq.progress import warn
 
@@ -184,11 +192,11 @@ def _warn_unknown(words: Sequence[str]) -> None:
     if names:
         more = len(names) - _WORDS_SHOWN
         listed = ", ".join(names[:_WORDS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-        warn(f"the model has never seen these words, and cannot tell them from any other: {listed}")
+        warn(f"the model does not know these words and treats them all alike: {listed}")
 
 
 def _print_answer(answer: Answer, *, of_images: bool) -> None:
-    """One row a hit."""
+    """Print a row per hit."""
     rows = [
         {
             "rank": str(rank),
@@ -203,35 +211,34 @@ def _print_answer(answer: Answer, *, of_images: bool) -> None:
 
 
 def _print_rows(rows: Sequence[Mapping[str, str]]) -> None:
-    """A table by its headings. A pipe or a file gets every row on a line.
+    """Print a row per line; in a terminal too narrow for that, pictures below captions."""
+    table = _table(rows)
+    console = console_for(table)
+    if "picture" in rows[0] and natural_width(table) > console.width:
+        table = _table(
+            [
+                _without(row, "picture")
+                | {"caption": f"{row['caption']}\n{row['picture']}".strip()}
+                for row in rows
+            ]
+        )
+    console.print(table)
 
-    Where a terminal is too narrow for that, pictures stand below captions.
-    """
+
+def _table(rows: Sequence[Mapping[str, str]]) -> Table:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
-    width = sum(2 + max(len(name), *(len(row[name]) for row in rows)) for name in rows[0])
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = width
-    if console.width < width and "picture" in rows[0]:
-        rows = [
-            _without(row, "picture") | {"caption": f"{row['caption']}\n{row['picture']}".strip()}
-            for row in rows
-        ]
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for name in rows[0]:
         is_figure = name in ("rank", "score")
-        longest = max(len(row[name]) for row in rows)
-        is_whole = is_figure or (name == "image" and longest <= console.width // 2)
         table.add_column(
-            name, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_whole
+            name, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_figure
         )
     for row in rows:
         table.add_row(*map(Text, row.values()))
-    console.print(table)
+    return table
 
 
 def _without(row: Mapping[str, str], name: str) -> dict[str, str]:

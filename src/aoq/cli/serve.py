@@ -29,7 +29,7 @@ def serve(
     timeout: Annotated[float, Parameter(validator=Number(gt=0))] = 30.0,
     allow_host: tuple[str, ...] = (),
 ) -> None:
-    """Serve a page on which runs can be searched, compared and looked into.
+    """Serve a page on which runs can be searched, compared and inspected.
 
     Nothing is sent elsewhere, and only this machine can reach it unless --host says otherwise.
 
@@ -38,7 +38,7 @@ def serve(
     runs
         Folders of trained models, each with the index that `aoq index` makes.
     host
-        Address to listen on; 0.0.0.0 for all of this machine's.
+        Address to listen on; 0.0.0.0 for all addresses of this machine.
     port
         Port to listen on; 0 for any that is free.
     index
@@ -50,26 +50,26 @@ def serve(
     max_pixels
         Most pixels of an uploaded picture, up to 100 million.
     workers
-        Requests that are computed at once; default: one a core.
+        Requests that are computed at once; default: one per core.
     waiting
-        Requests that may wait for a worker; more are told to come back.
+        Requests that may wait for a worker; more get status 429.
     timeout
-        Seconds until an answer that is not there is given up.
+        Seconds until a request is given up.
     allow_host
-        Name that visitors or a proxy use for this server, where it is not an address in numbers;
-        can be repeated. A server behind a proxy needs it.
+        Name that visitors or a proxy use for this server, unless it is a numeric address; can
+        be repeated. A server behind a proxy needs it.
     """
     from aoq.config import parse_memory
     from aoq.errors import UserError, require_packages
     from aoq.progress import say, warn
 
-    require_packages("fastapi", "uvicorn", "python_multipart", "jinja2", "PIL", extra="web")
+    require_packages("fastapi", "uvicorn", "python_multipart", "cachetools", "PIL", extra="web")
     if index is not None and len(runs) > 1:
-        raise UserError("--index is of one run; leave it out, or name one run.")
+        raise UserError("--index is of one run; drop it, or name one run.")
     from aoq.retrieval.matcher import Matcher
     from aoq.web.app import make_app
-    from aoq.web.guard import LOOPBACK_NAMES
     from aoq.web.limits import Limits
+    from aoq.web.security import LOOPBACK_NAMES
     from aoq.web.server import address_of, is_loopback, listen, make_server
 
     chosen = {} if workers is None else {"working": workers}
@@ -93,9 +93,9 @@ def serve(
                 "upload some; there is no password."
             )
         say(f"serving {', '.join(map(str, runs))} at {address_of(listener)} (Ctrl-C stops it)")
-        with suppress(KeyboardInterrupt, TerminatedError):  # raised again when all has ended
+        with suppress(KeyboardInterrupt, TerminatedError):  # uvicorn raises it again
             server.run(sockets=[listener])
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         say("stopped")
-        os._exit(0)  # work that was given up is not waited for
+        os._exit(0)  # do not wait for abandoned jobs

@@ -57,9 +57,9 @@ def share(
     """
     from rich.console import Console
 
+    from aoq.distributed import ALONE
     from aoq.evaluation.online_share import online_shares
-    from aoq.processes import ALONE
-    from aoq.training.trained import open_splits
+    from aoq.runs.encodings import open_splits
 
     (part,) = open_splits([trained_round(run, round)], split="train", data=data, on_disk=ALONE)
     shares = online_shares(

@@ -48,8 +48,8 @@ def train(
     force
         Start anew where `out` exists.
     """
-    from aoq.processes import join_processes
-    from aoq.storage import RunDirectory
+    from aoq.distributed import join_processes
+    from aoq.runs.directory import RunDirectory
     from aoq.training.inputs import open_training_data
     from aoq.training.two_rounds import train_round
 
@@ -102,17 +102,17 @@ def run(
     force
         Start anew where `out` exists.
     """
-    from aoq.processes import join_processes
-    from aoq.storage import ROUNDS
+    from aoq.distributed import join_processes
+    from aoq.runs.directory import ROUNDS
     from aoq.training.two_rounds import run_recipe
 
     with join_processes() as processes:
         if plan:
-            from aoq.training.plan import make_plan
+            from aoq.training.cost import estimate_cost
 
             if processes.size > 1:
                 raise UserError("--plan measures the steps of one process; leave torchrun out.")
-            print_table(make_plan(settings).rows())
+            print_table(estimate_cost(settings).rows())
             return
         result = run_recipe(out, settings, force=force, processes=processes)
         if not processes.is_first:
@@ -130,7 +130,7 @@ def run(
 def _tell_best_round(out: Path) -> None:
     """Say which round is used from here on, and what to try where round two is the worse one."""
     from aoq.progress import say, warn
-    from aoq.training.best_round import best_round
+    from aoq.runs.best_round import best_round
 
     choice = best_round(out)
     if choice.sentence:

@@ -19,15 +19,15 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from aoq.data.extract import WORKERS, Extraction, extract_pictures
-from aoq.data.formats import Record, read_records
-from aoq.data.opening import VERSION, boxes_file
-from aoq.data.region_tables import KeptRegions, RegionTable, rows_of, write_rows
-from aoq.data.regions import DEFAULT_SOURCE, RegionSource
+from aoq.data.sources.records import Record, read_records
+from aoq.data.splits import MANIFEST, VERSION, boxes_file
 from aoq.errors import raise_problems, require_packages
+from aoq.features.extract import WORKERS, Extraction, extract_pictures
+from aoq.features.regions import DEFAULT_SOURCE, RegionSource
+from aoq.features.tables import KeptRegions, RegionTable, rows_of, write_rows
 from aoq.folders import place_in, refuse_taken, written_folder
 from aoq.progress import EventLog, progress_bar
-from aoq.storage import EVENTS, MANIFEST, hash_file, write_json, write_text
+from aoq.storage import EVENTS, hash_file, write_json, write_text
 from aoq.types import SPLITS
 
 SKIPPED = "skipped.jsonl"

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aoq.data.brought import shown
 from aoq.data.dataset import PairDataset
 from aoq.data.vocabulary import PAD, UNKNOWN, Vocabulary
 from aoq.errors import UserError
+from aoq.parsing import shown
 from aoq.types import Ids, Texts
 
 Tokenizer = Callable[[str], Sequence[int]]
@@ -94,12 +94,20 @@ class Collator:
 
     def texts(self, text_ids: Ids) -> Texts:
         """Word ids of some texts, padded to the longest of them."""
-        rows = [self._tokens[text_id] for text_id in text_ids]
-        lengths = np.array([len(row) for row in rows], dtype=np.int64)
-        tokens = np.full((len(rows), lengths.max()), self.pad, dtype=np.int64)
-        for row, words in zip(tokens, rows, strict=True):
-            row[: len(words)] = words
-        return Texts(torch.from_numpy(tokens), torch.from_numpy(lengths)).to(self.device)
+        return pad_texts([self._tokens[text] for text in text_ids], self.pad).to(self.device)
+
+
+def pad_texts(rows: Sequence[Sequence[int] | Ids], pad: int = PAD) -> Texts:
+    """Pad the word ids of some texts to the longest of them.
+
+    >>> pad_texts([[1, 5, 2], [1, 2]]).tokens.tolist()
+    [[1, 5, 2], [1, 2, 0]]
+    """
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    tokens = np.full((len(rows), lengths.max()), pad, dtype=np.int64)
+    for padded, words in zip(tokens, rows, strict=True):
+        padded[: len(words)] = words
+    return Texts(torch.from_numpy(tokens), torch.from_numpy(lengths))
 
 
 def _as_word_ids(words: Sequence[int], *, caption: str) -> Ids:

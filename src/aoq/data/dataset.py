@@ -2,7 +2,7 @@
 
 Features stay on disk, memory-mapped, because those of COCO are 33 GB; only ids and captions are
 held in memory. `PairDataset.of` makes one of what a Python program holds, or of pictures that it
-reads when asked; `aoq.data.opening` opens folders. Either refuses what does not fit together, so
+reads when asked; `aoq.data.splits` opens folders. Either refuses what does not fit together, so
 that whoever holds a `PairDataset` need not look again.
 """
 
@@ -19,11 +19,10 @@ from typing import Any, Protocol, Self, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from aoq.data.brought import shown
 from aoq.errors import UserError, raise_problems
+from aoq.features.arrays import Array
+from aoq.parsing import shown
 from aoq.types import Ids, Positives
-
-Array = npt.NDArray[Any]
 
 ROWS_SAMPLED = 64
 _IMAGES_READ_TWICE = 3

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aoq.data.brought import read_lines, shown
-from aoq.data.published_vocabulary import read_vocabulary
 from aoq.data.vocabulary import END, PAD, START, UNKNOWN, Vocabulary
 from aoq.errors import UserError, raise_problems
+from aoq.parsing import read_lines, shown
 
 CAPTIONS_PER_IMAGE = 5
 _UNKNOWN_WORD = "unk"  # in one piece for every tokenizer, which "<unk>" is not
@@ -93,7 +92,7 @@ def _in_words(path: Path, lines: list[str]) -> list[str]:
             f"were made with, such as {path.parent.resolve().name}_vocab.json, into the folder, "
             f"or the captions as {path.name.replace('_precaps', '_caps')}."
         )
-    vocabulary = read_vocabulary(vocabularies[0])
+    vocabulary = Vocabulary.load(vocabularies[0])
     problems: list[str] = []
     captions: list[str] = []
     for number, line in enumerate(lines, start=1):

@@ -16,9 +16,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aoq.data.brought import is_text, parse_json
 from aoq.errors import UserError
 from aoq.manifest import read_checked
+from aoq.parsing import is_text, parse_json
 from aoq.storage import write_json
 from aoq.types import require_count
 

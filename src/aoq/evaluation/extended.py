@@ -24,12 +24,12 @@ import numpy as np
 import torch
 
 from aoq.config import MiningConfig
-from aoq.data.brought import shown
 from aoq.data.dataset import PairDataset
 from aoq.errors import UserError, require_packages
 from aoq.evaluation.folds import SomeRows
 from aoq.mining.candidates import Provenance
-from aoq.mining.offline import mine
+from aoq.mining.mine import mine
+from aoq.parsing import shown
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.protocol import Scorer
 from aoq.types import Ids, Positives

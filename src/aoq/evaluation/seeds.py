@@ -9,7 +9,7 @@ from typing import Any
 
 from aoq.errors import UserError
 from aoq.evaluation.metrics import PAPER_FIGURES
-from aoq.storage import is_ensemble
+from aoq.evaluation.tables import is_ensemble
 
 _RANKS = tuple(f"{side}_{name}_rank" for side in ("i2t", "t2i") for name in ("median", "mean"))
 FIGURES = (*PAPER_FIGURES, *_RANKS)

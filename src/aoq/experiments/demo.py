@@ -15,20 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from aoq.config import LossName, Recipe
-from aoq.data.opening import open_dataset
+from aoq.data.splits import MANIFEST, open_dataset
+from aoq.distributed import alone_in
 from aoq.errors import UserError, require_packages
-from aoq.experiments.lanes import Job, Part, run_side_by_side
-from aoq.experiments.report.page import Report
-from aoq.experiments.report.rows import ResultRow, Training
-from aoq.experiments.report.scores import TeacherBatches
-from aoq.experiments.results import machine, read_pace
-from aoq.processes import alone_in
+from aoq.experiments.jobs import Job, JobRound, run_jobs
+from aoq.experiments.negatives import MinedLists
+from aoq.experiments.page import ExperimentReport
+from aoq.experiments.report import shown_machine
+from aoq.experiments.results import machine
+from aoq.experiments.rows import ResultRow, Training
 from aoq.progress import count_of, say
 from aoq.recipes import load_recipe, scenes_recipe
-from aoq.storage import MANIFEST, ROUND_ONE, RunDirectory
-from aoq.training.checkpoint import load_run
+from aoq.runs.checkpoint import load_run
+from aoq.runs.directory import ROUND_ONE, RunDirectory
+from aoq.runs.events import read_pace
+from aoq.runs.judge import judge_once, ranks_of, stored_result
 from aoq.training.inputs import open_training_data
-from aoq.training.trained import judge_once, ranks_of, stored_result
 from aoq.training.two_rounds import TwoRounds, prepare_run, train_round
 
 SETTINGS: dict[str, LossName] = {
@@ -41,7 +43,7 @@ SETTINGS: dict[str, LossName] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A trained setting: its place, its test result, its curve on dev and the time it took."""
+    """A trained setting: its folder, its test result, its curve on dev and its time."""
 
     title: str
     folder: Path
@@ -59,41 +61,24 @@ class Setting:
         return cls(title, folder, result, pace.curve, pace.seconds)
 
 
-@dataclass(frozen=True)
-class RoundTwo:
-    """One setting of round two: where it goes and what it draws from."""
-
-    folder: Path
-    recipe: Recipe
-    candidates: Path
-    label: str
-
-    def as_job(self) -> Job:
-        part = Part(self.label, self.folder, self.recipe.round_two)
-        return Job(self.label, partial(train_and_judge, self), (part,))
-
-
-def train_and_judge(setting: RoundTwo) -> None:
-    """Train a setting, or what is left of it, and judge it on the test split."""
-    folder, label = setting.folder, setting.label
-    data = open_training_data(setting.recipe, checked=True)
-    train_round(
-        folder, setting.recipe, data, which="two", candidates=setting.candidates, label=label
-    )
+def train_and_judge(folder: Path, recipe: Recipe, *, candidates: Path, label: str) -> None:
+    """Train what is left of a round two, and judge it on the test split."""
+    data = open_training_data(recipe, checked=True)
+    train_round(folder, recipe, data, which="two", candidates=candidates, label=label)
     if data.test is not None:
         device = data.test.device
         judge_once(folder, data.test, lambda: load_run(folder, device=device).model)
 
 
 def demo_recipe(*, data: Path, size: str, seed: int) -> Recipe:
-    """The recipe of a size; `large` is trained with the settings of `small`."""
+    """Load the recipe of a size; `large` has the settings of `small`."""
     return replace(load_recipe(scenes_recipe(size)), data=str(data), seed=seed).resolved()
 
 
 def run_demo(
     out: Path, *, size: str = "small", seed: int = 0, force: bool = False
 ) -> list[Setting]:
-    """Run or continue the demo in `out` and write its report; the settings with their results."""
+    """Run or continue the demo in `out` and write its report; return the results."""
     require_packages("PIL", "efficientnet_lite_pytorch", extra="extract")
     require_packages("jinja2", "matplotlib", extra="web")
     from aoq.data.build import build_scenes
@@ -111,7 +96,7 @@ def run_demo(
 
 
 def _train_settings(out: Path, recipe: Recipe) -> list[Setting]:
-    """Round one, mining and every setting of round two, or what is left of them."""
+    """Do what is left of round one, mining and every setting of round two."""
     data = open_training_data(recipe)
     say(
         f"{count_of(len(data.train.dataset), 'picture')} and "
@@ -121,25 +106,22 @@ def _train_settings(out: Path, recipe: Recipe) -> list[Setting]:
     stages = TwoRounds(out, recipe, data)
     stages.train_round_one()
     candidates = stages.mine()
-    jobs = {
-        title: RoundTwo(
-            folder=out / loss.replace("_", "-"),
-            recipe=recipe.with_loss(loss),
-            candidates=candidates,
-            label=f"round two, {title}",
-        )
-        for title, loss in SETTINGS.items()
-    }
-    problems = run_side_by_side(
-        [job.as_job() for job in jobs.values()], title="round two, all settings"
-    )
+    folders = {title: out / loss.replace("_", "-") for title, loss in SETTINGS.items()}
+    jobs = []
+    for title, loss in SETTINGS.items():
+        folder, own, label = folders[title], recipe.with_loss(loss), f"round two, {title}"
+        work = partial(train_and_judge, folder, own, candidates=candidates, label=label)
+        jobs.append(Job(label, work, (JobRound(label, folder, own.round_two),)))
+    problems = run_jobs(jobs, title="round two, all settings")
     if problems:
         raise UserError(*(f"{name}: {problem}" for name, problem in problems.items()))
-    return [Setting.read(title, job.folder) for title, job in jobs.items()]
+    return [Setting.read(title, folder) for title, folder in folders.items()]
 
 
-def demo_report(out: Path, recipe: Recipe, settings: Sequence[Setting], *, size: str) -> Report:
-    """What the demo's page tells."""
+def demo_report(
+    out: Path, recipe: Recipe, settings: Sequence[Setting], *, size: str
+) -> ExperimentReport:
+    """Make the report of the demo's page."""
     data, one, two = Path(recipe.data), recipe.round_one, recipe.round_two
     dataset = open_dataset(data, "test")
     warm_up = (
@@ -147,7 +129,7 @@ def demo_report(out: Path, recipe: Recipe, settings: Sequence[Setting], *, size:
         if two.warmup_epochs
         else ""
     )
-    return Report(
+    return ExperimentReport(
         title="Four ways to choose the negatives",
         description=(
             f"{recipe.model.name.upper()} (width {recipe.model.joint_width}) on the embedded data "
@@ -175,12 +157,12 @@ def demo_report(out: Path, recipe: Recipe, settings: Sequence[Setting], *, size:
         ],
         dataset=dataset,
         data=data,
-        mined=TeacherBatches.open(
+        mined=MinedLists.open(
             out, teacher=out / ROUND_ONE, lists=RunDirectory(out).candidates, data=data
         ),
         facts={
             "seconds of a training": ", ".join(f"{s.title} {s.seconds:.0f}" for s in settings),
-            "machine": ", ".join(f"{name} {value}" for name, value in machine().items()),
+            "machine": shown_machine(machine()),
         },
         commands={
             "all settings": shlex.join(

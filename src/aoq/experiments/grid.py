@@ -1,21 +1,21 @@
-"""Runs the cells of an experiment, or what is left of them, side by side."""
+"""Runs an experiment, or the part of it that has no result yet, several runs at a time."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aoq.data.check import check_dataset
+from aoq.data.checks.dataset import check_dataset
 from aoq.data.dataset import PairDataset
-from aoq.data.opening import open_dataset
-from aoq.evaluation.kept_ranks import keep_ranks
-from aoq.experiments.cells import Cell, plan_grid
-from aoq.experiments.definitions import Definition
-from aoq.experiments.lanes import Job, run_side_by_side
+from aoq.data.splits import open_dataset
+from aoq.evaluation.rank_cache import keep_ranks
+from aoq.experiments.definition import Definition
+from aoq.experiments.jobs import Job, run_jobs
+from aoq.experiments.plan import GridRun, plan_grid
 from aoq.experiments.results import (
     chosen_rows,
     is_stale,
@@ -27,18 +27,11 @@ from aoq.experiments.results import (
 from aoq.manifest import create_manifest
 from aoq.progress import EventLog, count_of, say, warn
 from aoq.recipes import load_recipe, save_recipe
-from aoq.storage import (
-    ROUND_ONE,
-    ROUND_TWO,
-    RunDirectory,
-    append_json_line,
-    atomic_folder,
-    hash_file,
-    is_vacant,
-    read_json,
-)
+from aoq.runs.directory import ROUND_ONE, ROUND_TWO, RunDirectory
+from aoq.runs.judge import ranks_of
+from aoq.runs.mine import mine_run
+from aoq.storage import append_json_line, atomic_folder, hash_file, is_vacant, read_json
 from aoq.training.inputs import open_training_data
-from aoq.training.trained import mine_run, ranks_of
 from aoq.training.two_rounds import prepare_run, run_recipe
 
 
@@ -49,14 +42,14 @@ def run_grid(
     out: Path,
     seeds: Sequence[int] | None = None,
     rows: Sequence[str] | None = None,
-    lanes: int | None = None,
+    at_once: int | None = None,
     results: Path | None = None,
     force: bool = False,
 ) -> dict[str, str]:
-    """Run or continue the cells that have no line in the results; what went wrong, by cell.
+    """Run or continue the runs without a result; return what went wrong, by run.
 
-    A line that was made with other settings or data stays as it is, with a warning; with `force`
-    its cell is done again, as are begun runs with other settings and whatever draws from either.
+    A result of other settings or data stays, with a warning; `force` replaces it, and restarts
+    runs that were started with other settings as well as the runs that draw from either.
     When the candidates of a choice are done, the best of them is run with the other seeds.
     """
     report = check_dataset(data)
@@ -64,15 +57,13 @@ def run_grid(
     results = results or results_file(out)
     dataset = open_dataset(data, "train")
 
-    def plan() -> list[Cell]:
+    def plan() -> list[GridRun]:
         lines = read_results(results, definition, dataset.contents)
         chosen = chosen_rows(definition, lines, dataset.contents)
         return plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows, chosen=chosen)
 
-    run = partial(
-        _run_cells, definition, results=results, dataset=dataset, lanes=lanes, force=force
-    )
-    cells = plan()
+    run = partial(_run, definition, results=results, dataset=dataset, at_once=at_once, force=force)
+    runs = plan()
     report.tell_of_warnings()
     if is_vacant(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -80,156 +71,180 @@ def run_grid(
     if is_vacant(results.parent):
         results.parent.mkdir(parents=True, exist_ok=True)
         create_manifest(results.parent, "results")
-    problems = run(cells)
-    names = {cell.name for cell in cells}
-    sound = [cell for cell in plan() if cell.name not in problems]
-    return problems | (run(sound) if any(cell.name not in names for cell in sound) else {})
+    problems = run(runs)
+    names = {each.name for each in runs}
+    sound = [each for each in plan() if each.name not in problems]
+    return problems | (run(sound) if any(each.name not in names for each in sound) else {})
 
 
-def _run_cells(
+@dataclass(frozen=True)
+class _Todo:
+    """The names of the runs that a job has to be made for, by what the job does."""
+
+    done: Set[str]
+    "Runs with a result that stays."
+    rows: Set[str]
+    "Runs that get a result."
+    mining: Set[str]
+    "Teachers whose lists are drawn from."
+    restarted: Set[str]
+    "Runs that start again from nothing."
+
+    def includes(self, run: GridRun, fingerprint: str) -> bool:
+        if run.name in self.rows | self.restarted or not run.is_trained:
+            return True
+        lacks_lists = run.name in self.mining and not run.lists.exists()
+        return lacks_lists or _differs_on_disk(run, fingerprint)
+
+
+def _run(
     definition: Definition,
-    cells: Sequence[Cell],
+    runs: Sequence[GridRun],
     *,
     results: Path,
     dataset: PairDataset,
-    lanes: int | None,
+    at_once: int | None,
     force: bool,
 ) -> dict[str, str]:
-    lines = read_results(results, definition, dataset.contents)
-    told = {cell.name for cell in cells if (cell.label, cell.recipe.seed) in lines}
-    stale = {cell.name for cell in cells if is_stale(cell, lines, dataset.contents)}
-    for name in sorted(stale):
-        warn(
-            f"{name} has a result of other settings or data in {results}; it "
-            f"{'is done again' if force else 'stays: add --force to do it again'}."
-        )
-    anew = _anew(cells, told - stale, dataset.fingerprint) if force else set()
-    done = told - anew - (stale if force else set())
-    wanted = [cell for cell in cells if cell.is_row and cell.name not in done]
-    mining = {cell.teacher.name for cell in wanted if cell.teacher is not None}
-    new_rows = {cell.name for cell in wanted}
-
-    def needs_work(cell: Cell) -> bool:
-        if cell.name in new_rows | anew or not cell.is_trained:
-            return True
-        lacks_lists = cell.name in mining and not cell.lists.exists()
-        return lacks_lists or _was_begun_otherwise(cell, dataset.fingerprint)
-
-    todo = {cell.name: cell for cell in _with_needs(wanted, cells) if needs_work(cell)}
+    todo = _sort_out(definition, runs, results=results, dataset=dataset, force=force)
+    needed = {each.name for run in runs if run.name in todo.rows for each in (*run.needs, run)}
+    wanted = {
+        run.name: run
+        for run in runs
+        if run.name in needed and todo.includes(run, dataset.fingerprint)
+    }
     jobs = [
         Job(
             name,
             partial(
-                run_cell,
-                cell,
-                results=results if name in new_rows else None,
-                mine=name in mining,
-                force=name in anew,
+                train_run,
+                run,
+                results=results if name in todo.rows else None,
+                mine=name in todo.mining,
+                restart=name in todo.restarted,
             ),
-            cell.parts,
-            after=tuple(todo.keys() & {need.name for need in cell.needs}),
+            run.rounds,
+            after=tuple(wanted.keys() & {need.name for need in run.needs}),
         )
-        for name, cell in todo.items()
+        for name, run in wanted.items()
     ]
 
     def note(job: Job, line: dict[str, Any]) -> None:
-        if job.name in new_rows:
+        if job.name in todo.rows:
             append_json_line(results, line)
-            say(f"{job.name}: {_told(line)}")
+            say(f"{job.name}: {_shown(line)}")
 
-    say(f"{definition.name}: {count_of(len(done), 'result')} there, {len(new_rows)} to come")
+    say(f"{definition.name}: {count_of(len(todo.done), 'result')} there, {len(todo.rows)} to come")
     results.parent.mkdir(parents=True, exist_ok=True)
-    return run_side_by_side(jobs, title=definition.name, lanes=lanes, when_done=note)
+    return run_jobs(jobs, title=definition.name, at_once=at_once, when_done=note)
 
 
-def run_cell(
-    cell: Cell, *, results: Path | None = None, mine: bool = False, force: bool = False
+def _sort_out(
+    definition: Definition,
+    runs: Sequence[GridRun],
+    *,
+    results: Path,
+    dataset: PairDataset,
+    force: bool,
+) -> _Todo:
+    lines = read_results(results, definition, dataset.contents)
+    noted = {run.name for run in runs if run.key in lines}
+    stale = {run.name for run in runs if is_stale(run, lines, dataset.contents)}
+    for name in sorted(stale):
+        warn(
+            f"{name} has a result of other settings or data in {results}; "
+            f"{'it is run again' if force else 'it stays: add --force to run it again'}."
+        )
+    fitting = noted - stale
+    restarted = _restarted(runs, fitting, dataset.fingerprint) if force else set()
+    done = noted - restarted - (stale if force else set())
+    wanted = [run for run in runs if run.is_row and run.name not in done]
+    return _Todo(
+        done=done,
+        rows={run.name for run in wanted},
+        mining={run.teacher.name for run in wanted if run.teacher is not None},
+        restarted=restarted,
+    )
+
+
+def train_run(
+    run: GridRun, *, results: Path | None = None, mine: bool = False, restart: bool = False
 ) -> dict[str, Any]:
-    """Run a cell, or what is left of it, and mine with it if others need its lists.
+    """Train what is left of a run, and mine with it if others need its lists.
 
-    The line for its results is what it returns; its ranks are kept beside them.
+    Returns the line for the results; its ranks are written beside them.
     """
-    trained_before = not force and cell.is_trained
-    if force:
-        prepare_run(cell.folder, cell.recipe, force=True, reads=cell.recipe.files)
-    if cell.beginner is not None:
-        _take_round_one(cell, cell.beginner)
-    data = open_training_data(cell.recipe, checked=True)
-    run_recipe(cell.folder, cell.recipe, data=data)
-    if mine and not cell.lists.exists():
-        mine_run(cell.folder / ROUND_ONE, cell.lists, config=cell.recipe.mining)
+    trained_before = not restart and run.is_trained
+    if restart:
+        prepare_run(run.folder, run.recipe, force=True, reads=run.recipe.files)
+    if run.initial is not None:
+        _copy_round_one(run, run.initial)
+    data = open_training_data(run.recipe, checked=True)
+    run_recipe(run.folder, run.recipe, data=data)
+    if mine and not run.lists.exists():
+        mine_run(run.folder / ROUND_ONE, run.lists, config=run.recipe.mining)
     line = result_line(
-        cell,
+        run,
         contents=data.train.dataset.contents,
-        threads=None if trained_before else _threads_of(cell),
+        threads=None if trained_before else _threads_of(run),
     )
     if results is not None:
         judged_on = (data.test or data.dev).dataset
-        ranks = ranks_of([cell.last_round], judged_on, data=None)
+        ranks = ranks_of([run.last_round], judged_on, data=None)
         keep_ranks(ranks_beside(results, line, split=judged_on.split), ranks)
     return line
 
 
-def _threads_of(cell: Cell) -> int | None:
-    """With which the last round took its steps, as its log tells."""
-    events = EventLog(RunDirectory(cell.last_round).events).read()
+def _threads_of(run: GridRun) -> int | None:
+    """Read from the log how many threads the last round had."""
+    events = EventLog(RunDirectory(run.last_round).events).read()
     starts = [line.get("threads") for line in events if line.get("event") == "start"]
     return starts[-1] if starts else None
 
 
-def _told(line: Mapping[str, Any]) -> str:
-    """The result of a cell in a few words."""
+def _shown(line: Mapping[str, Any]) -> str:
     test = "" if line["test"] is None else f", test rsum {line['test']['rsum']:.1f}"
     return f"dev rsum {line['dev']['rsum']:.1f} in epoch {line['best_epoch']}{test}"
 
 
-def _anew(cells: Iterable[Cell], fitting: Set[str], fingerprint: str) -> set[str]:
-    """The cells to start anew: those begun otherwise, and who needs any of them.
+def _restarted(runs: Iterable[GridRun], fitting: Set[str], fingerprint: str) -> set[str]:
+    """Return the runs that were started with other settings, and those that need any of them.
 
-    One that was begun as it should be goes on, also where its line in the results is an older one.
+    A run that was started as planned continues, even if its line in the results is an older one.
     """
     names: set[str] = set()
-    for cell in sorted(cells, key=lambda cell: len(cell.needs)):  # who is needed needs nobody
-        needs_one = any(need.name in names for need in cell.needs)
-        if needs_one or (cell.name not in fitting and _was_begun_otherwise(cell, fingerprint)):
-            names.add(cell.name)
+    for run in sorted(runs, key=lambda run: len(run.needs)):  # runs that are needed need nothing
+        needs_one = any(need.name in names for need in run.needs)
+        if needs_one or (run.name not in fitting and _differs_on_disk(run, fingerprint)):
+            names.add(run.name)
     return names
 
 
-def _was_begun_otherwise(cell: Cell, fingerprint: str) -> bool:
-    """Whether the folder holds a run with other settings, on other data or from other lists."""
-    config = RunDirectory(cell.folder).config
+def _differs_on_disk(run: GridRun, fingerprint: str) -> bool:
+    """Whether the folder has a run with other settings, on other data or from other lists."""
+    config = RunDirectory(run.folder).config
     if not config.is_file():
         return False
-    begun = replace(cell, recipe=load_recipe(config))
-    files = [RunDirectory(cell.folder / name).origin for name in (ROUND_ONE, ROUND_TWO)]
+    started = replace(run, recipe=load_recipe(config))
+    files = [RunDirectory(run.folder / name).origin for name in (ROUND_ONE, ROUND_TWO)]
     origins = [read_json(file) for file in files if file.is_file()]
     drawn_from = {lists for origin in origins if (lists := origin.get("candidates")) is not None}
-    lists = cell.teacher.lists if cell.teacher is not None else None
+    lists = run.teacher.lists if run.teacher is not None else None
+    there = {hash_file(lists)} if lists is not None and lists.is_file() else set()
     return (
-        begun.digest != cell.digest
+        started.digest != run.digest
         or any(origin.get("data") != fingerprint for origin in origins)
-        or (bool(drawn_from) and lists is not None and drawn_from != _hash_where_there(lists))
+        or (bool(drawn_from) and lists is not None and drawn_from != there)
     )
 
 
-def _hash_where_there(file: Path) -> set[str]:
-    return {hash_file(file)} if file.is_file() else set()
-
-
-def _with_needs(chosen: Iterable[Cell], cells: Sequence[Cell]) -> list[Cell]:
-    """Some cells and those that they need, in the order of all."""
-    names = {each.name for cell in chosen for each in (*cell.needs, cell)}
-    return [cell for cell in cells if cell.name in names]
-
-
-def _take_round_one(cell: Cell, beginner: Cell) -> None:
-    """Copy the finished round one of a cell with the same, as if it had been trained here."""
-    prepare_run(cell.folder, cell.recipe)
-    here, there = cell.folder / ROUND_ONE, RunDirectory(beginner.folder / ROUND_ONE)
+def _copy_round_one(run: GridRun, source: GridRun) -> None:
+    """Copy the same round one from a run that has finished it."""
+    prepare_run(run.folder, run.recipe)
+    here, there = run.folder / ROUND_ONE, RunDirectory(source.folder / ROUND_ONE)
     if here.exists():
         return
     with atomic_folder(here, what="run") as temporary:
         for file in (there.origin, there.vocabulary, there.events, there.model, there.trainer):
             shutil.copy2(file, temporary)
-        save_recipe(cell.recipe, RunDirectory(temporary).config)
+        save_recipe(run.recipe, RunDirectory(temporary).config)

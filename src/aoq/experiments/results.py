@@ -1,9 +1,8 @@
-"""What the cells of an experiment came to: one line of a results file each, written when it ends.
+"""Results of an experiment: a file with one line of JSON for every finished run.
 
-A cell that has its line is done. Lines carry a digest of the settings, so that a line of other
-settings than the experiment has is told from one that counts, and so that experiments which share
-a file share what they have in common. The ranks behind each line lie beside the file: with both,
-tables with intervals can be made where the runs are not.
+Lines carry a digest of the settings, so results of other settings are recognized, and experiments
+that share a file share the runs that they have in common. The ranks behind each line are files
+beside it: together they are enough for tables with intervals on a machine without the runs.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import os
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,27 +21,30 @@ from rich.table import Table
 from rich.text import Text
 
 from aoq import __version__
-from aoq.experiments.cells import Cell, plan_grid
-from aoq.experiments.definitions import Definition
-from aoq.experiments.events import read_events
-from aoq.experiments.runs import RunSummary
-from aoq.experiments.tables import METRICS
+from aoq.evaluation.tables import METRICS
+from aoq.experiments.definition import Definition
+from aoq.experiments.plan import GridRun, plan_grid
 from aoq.progress import warn
+from aoq.runs.events import read_pace
+from aoq.runs.summary import RunSummary
 from aoq.storage import hash_parts, read_json_lines
 
-Results = Mapping[tuple[str, int], Mapping[str, Any]]
+Line = Mapping[str, Any]
+Results = Mapping[tuple[str, int], Line]
+"By label and seed."
 _NEEDED = ("row", "seed", "dev", "test", "seconds")
 
 
 def results_file(out: Path) -> Path:
-    """Where results go unless another file is named."""
+    """Name the file of results unless another one is given."""
     return out / "results.jsonl"
 
 
 def read_results(path: Path, definition: Definition, contents: str | None = None) -> Results:
-    """The lines of an experiment by row and seed; of several, the last about these `contents`.
+    """Read the lines of an experiment; of several, the last one about these `contents` counts.
 
-    One with the settings of the row counts, whichever experiment wrote it; else one of that name.
+    A line with the settings of a row counts whichever experiment wrote it; if there is none, the
+    line with the row's name does.
     """
     lines = []
     for line in read_json_lines(path):
@@ -58,25 +59,24 @@ def read_results(path: Path, definition: Definition, contents: str | None = None
         if not missing:
             lines.append(line)
         elif line.get("experiment") == definition.name:
-            warn(f"{path}: a line of {definition.name} without {', '.join(missing)} is left out.")
+            warn(f"{path}: a line of {definition.name} without {', '.join(missing)} is skipped.")
     if contents is not None:
-        lines.sort(key=lambda line: line.get("data") == contents)  # what comes last counts
+        lines.sort(key=lambda line: line.get("data") == contents)  # the last one counts
     own = [line for line in lines if line.get("experiment") == definition.name]
     found = {(line["row"], line["seed"]): line for line in own}
     by_digest = {line.get("digest"): line for line in lines}
     seeds = list(dict.fromkeys(line["seed"] for line in lines))
     rows = [row.label for row in definition.rows]
-    for cell in plan_grid(definition, out=Path(), seeds=seeds, rows=rows):
-        if cell.is_row and cell.digest in by_digest:
-            found[cell.label, cell.recipe.seed] = by_digest[cell.digest]
+    for run in plan_grid(definition, out=Path(), seeds=seeds, rows=rows):
+        if run.is_row and run.digest in by_digest:
+            found[run.key] = by_digest[run.digest]
     return found
 
 
-def ranks_beside(results: Path, *lines: Mapping[str, Any], split: str) -> Path:
-    """Where the ranks behind a line are kept, or those of several as an ensemble.
+def ranks_beside(results: Path, *lines: Line, split: str) -> Path:
+    """Name the file with the ranks behind a line, or behind an ensemble of several.
 
-    The name tells of the settings alone for the data that the file has them with first, else of
-    the data too.
+    The name depends on the settings; for further data sets in the same file, also on the data.
     """
     names, contents = [line["digest"] for line in lines], lines[0]["data"]
     same = (line for line in read_json_lines(results) if line.get("digest") == names[0])
@@ -86,42 +86,45 @@ def ranks_beside(results: Path, *lines: Mapping[str, Any], split: str) -> Path:
     return results.parent / "ranks" / f"{split}-{key[:16]}.safetensors"
 
 
+def is_stale(run: GridRun, lines: Results, contents: str | None = None) -> bool:
+    """Whether the result of a run is of other settings, or of other data."""
+    line = lines.get(run.key)
+    if line is None:
+        return False
+    return line.get("digest") != run.digest or contents not in (None, line.get("data"))
+
+
 def choices_made(
     definition: Definition, lines: Results, contents: str | None = None
 ) -> dict[str, dict[str, float]]:
-    """By the label of each choice, what `Choice.chosen` makes of the lines that fit."""
+    """Return the means of each choice's candidates, by its label; empty until all are done."""
     rsums = {
-        key: line["dev"]["rsum"]
-        for cell in plan_grid(definition, out=Path())
-        if (line := lines.get(key := (cell.label, cell.recipe.seed))) is not None
-        and not is_stale(cell, lines, contents)
+        run.key: lines[run.key]["dev"]["rsum"]
+        for run in plan_grid(definition, out=Path())
+        if run.key in lines and not is_stale(run, lines, contents)
     }
-    return {choice.label: choice.chosen(rsums) for choice in definition.choices}
+    return {choice.label: choice.means(rsums) for choice in definition.choices}
 
 
 def chosen_rows(definition: Definition, lines: Results, contents: str | None = None) -> list[str]:
-    """The labels of the rows that were chosen so far, which are trained with all seeds."""
+    """Return the labels of the rows chosen so far, which are trained with all seeds."""
     made = choices_made(definition, lines, contents)
     return [next(iter(means)) for means in made.values() if means]
 
 
 def comparable(
-    cells: Sequence[Cell], lines: Results, contents: str | None = None
+    runs: Sequence[GridRun], lines: Results, contents: str | None = None
 ) -> tuple[str, Results]:
-    """The split that a table is about, and the lines that can stand in it.
+    """Return the split of a table, and the lines that can stand in it.
 
-    That is test where any line has it, else dev. What is of other settings, of other data or not
-    on that split is left out with a warning.
+    The split is test if any line has it, else dev. Lines of other settings, of other data or
+    without that split are left out with a warning.
     """
-    own = {
-        (cell.label, cell.recipe.seed): cell
-        for cell in cells
-        if cell.is_row and (cell.label, cell.recipe.seed) in lines
-    }
+    own = {run.key: run for run in runs if run.is_row and run.key in lines}
     unlike = {
-        key: "is of other settings" if is_stale(cell, lines) else "is of another data set"
-        for key, cell in own.items()
-        if is_stale(cell, lines, contents)
+        key: "is of other settings" if is_stale(run, lines) else "is of another data set"
+        for key, run in own.items()
+        if is_stale(run, lines, contents)
     }
     split = judged_split([lines[key] for key in own if key not in unlike])
     unlike |= {
@@ -132,45 +135,23 @@ def comparable(
     return split, {key: lines[key] for key in own if key not in unlike}
 
 
-def judged_split(lines: Iterable[Mapping[str, Any]]) -> str:
+def judged_split(lines: Iterable[Line]) -> str:
     return "test" if any(line["test"] for line in lines) else "dev"
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How a round went: its figures on dev after each epoch, and the time of its steps."""
-
-    curve: list[dict[str, float]]
-    seconds: float
-    "Of an interrupted epoch the part after the last start counts."
-    steps: int
-
-
-def read_pace(run: Path) -> Pace:
-    """From the log of a round."""
-    seconds, steps = 0.0, 0
-    curve: dict[int, dict[str, float]] = {}
-    for event in read_events(run):
-        if event["event"] == "epoch":
-            seconds, steps = seconds + event["seconds"], steps + event["steps"]
-        elif event["event"] == "validation":
-            curve[event["epoch"]] = {name: event[name] for name in ("rsum", "i2t_r1", "t2i_r1")}
-    return Pace([{"epoch": epoch, **curve[epoch]} for epoch in sorted(curve)], seconds, steps)
-
-
-def result_line(cell: Cell, *, contents: str, threads: int | None) -> dict[str, Any]:
-    """What a finished cell came to, from the files of its run; `contents` are its data's."""
-    summary = RunSummary.read(cell.last_round)
+def result_line(run: GridRun, *, contents: str, threads: int | None) -> dict[str, Any]:
+    """Make the line of a finished run from its files; `contents` is the hash of its data."""
+    summary = RunSummary.read(run.last_round)
     assert summary.dev is not None
     pace = read_pace(summary.path)
     return {
-        "experiment": cell.experiment,
-        "row": cell.label,
-        "recipe": cell.source,
-        "seed": cell.recipe.seed,
-        "teacher": None if cell.teacher is None else cell.teacher.source,
-        "settings": cell.settings,
-        "digest": cell.digest,
+        "experiment": run.experiment,
+        "row": run.label,
+        "recipe": run.source,
+        "seed": run.recipe.seed,
+        "teacher": None if run.teacher is None else run.teacher.source,
+        "settings": run.settings,
+        "digest": run.digest,
         "data": contents,
         "best_epoch": summary.dev.epoch,
         "dev": dict(summary.dev.metrics),
@@ -185,9 +166,12 @@ def result_line(cell: Cell, *, contents: str, threads: int | None) -> dict[str, 
 
 
 def machine() -> dict[str, Any]:
-    """What it was computed on."""
+    """Describe the machine and the versions that compute here."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
+    found = re.search(r"^model name\s*: (.+)", text, re.M)
     return {
-        "processor": _processor(),
+        "processor": found[1] if found else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -195,18 +179,11 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
-    """By its name where the system tells it."""
-    told = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*: (.+)", told.read_text(), re.M) if told.is_file() else None
-    return found[1] if found else platform.processor() or platform.machine()
-
-
-def grid_table(definition: Definition, cells: Sequence[Cell], lines: Results) -> Table:
-    """Rows, their recipes and rsum by seed: on test, or on dev where no row has test."""
-    shown = {(cell.label, cell.recipe.seed): cell for cell in cells if cell.is_row}
-    seeds = list(dict.fromkeys(seed for _, seed in shown))
-    split = judged_split(lines[key] for key in shown if key in lines)
+def grid_table(definition: Definition, runs: Sequence[GridRun], lines: Results) -> Table:
+    """List rows, their recipes and rsum by seed: on test, or on dev if no row has test."""
+    listed = {run.key: run for run in runs if run.is_row}
+    seeds = list(dict.fromkeys(seed for _, seed in listed))
+    split = judged_split(lines[key] for key in listed if key in lines)
     made = choices_made(definition, lines)
     table = Table(
         title=f"{definition.description} rsum on {split}.".lstrip(),
@@ -219,25 +196,17 @@ def grid_table(definition: Definition, cells: Sequence[Cell], lines: Results) ->
     table.add_column("recipe", overflow="fold")
     for seed in seeds:
         table.add_column(f"seed {seed}", justify="right", no_wrap=True)
-    for label in dict.fromkeys(label for label, _ in shown):
-        values = [_listed(shown.get((label, seed)), lines, split) for seed in seeds]
+    for label in dict.fromkeys(label for label, _ in listed):
+        values = [_listed(listed.get((label, seed)), lines, split) for seed in seeds]
         table.add_row(Text(label), Text(definition.row(label).recipe), *values)
     return table
 
 
-def _listed(cell: Cell | None, lines: Results, split: str) -> str:
-    if cell is None:
+def _listed(run: GridRun | None, lines: Results, split: str) -> str:
+    if run is None:
         return ""
-    line = lines.get((cell.label, cell.recipe.seed))
+    line = lines.get(run.key)
     if line is None:
         return "-"
     figure = f"{line[split]['rsum']:.1f}" if line[split] else f"(no {split})"
-    return f"{figure} (other settings)" if is_stale(cell, lines) else figure
-
-
-def is_stale(cell: Cell, lines: Results, contents: str | None = None) -> bool:
-    """Whether a cell has a line that tells of other settings, or of other data."""
-    line = lines.get((cell.label, cell.recipe.seed))
-    if line is None:
-        return False
-    return line.get("digest") != cell.digest or contents not in (None, line.get("data"))
+    return f"{figure} (other settings)" if is_stale(run, lines) else figure

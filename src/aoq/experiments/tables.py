@@ -1,78 +1,236 @@
-"""Results as people compare them: one row a setting, in the layout of the paper's tables."""
+"""Tables in the paper's layout: both directions, rsum, groups of one model, the best of each bold.
+
+A cell is the mean over the seeds with the sample's standard deviation. Beside it stands the gain
+over the first row of the group: the mean and deviation of the differences with each seed, which
+training again would change, and the mean's 95 % interval, which other queries would change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-# Heading, key in the result, digits, and whether higher is better.
-COLUMNS: tuple[tuple[str, str, int, bool], ...] = (
-    ("i2t R@1", "i2t_r1", 1, True),
-    ("R@5", "i2t_r5", 1, True),
-    ("R@10", "i2t_r10", 1, True),
-    ("med", "i2t_median_rank", 0, False),
-    ("t2i R@1", "t2i_r1", 1, True),
-    ("R@5", "t2i_r5", 1, True),
-    ("R@10", "t2i_r10", 1, True),
-    ("med", "t2i_median_rank", 0, False),
-    ("rsum", "rsum", 1, True),
-)
-_FIGURES_WIDTH = 62  # of all columns but the first
-METRICS = tuple(key for _, key, _, _ in COLUMNS)
+from aoq.evaluation.bootstrap import Interval
+from aoq.evaluation.metrics import PAPER_FIGURES
+from aoq.evaluation.seeds import Spread
+from aoq.evaluation.tables import COLUMNS
+from aoq.experiments.rows import Gain, ResultRow, groups_of
+
+HEADINGS = tuple(heading for heading, name, *_ in COLUMNS if name in PAPER_FIGURES)
+COMPARED = {"i2t_r1": "i2t R@1", "t2i_r1": "t2i R@1", "rsum": "rsum"}
+_MISSING = "-"
 
 
-def best_values(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """The best value of each column, where there is more than one row to compare."""
-    if len(rows) < 2:
-        return {}
-    return {
-        key: (max if higher else min)(float(row[key]) for row in rows.values())
-        for _, key, _, higher in COLUMNS
+@dataclass(frozen=True)
+class TextTable:
+    """Headings and rows of text; the first column is aligned left, the others right."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    last_is_text: bool = False
+
+    def markdown(self) -> str:
+        """Write the table as Markdown.
+
+        >>> print(TextTable(("", "R@1"), [("a", "1.0")]).markdown(), end="")
+        | | R@1 |
+        | --- | ---: |
+        | a | 1.0 |
+        """
+        rules = ["---", *["---:"] * (len(self.headings) - 1)]
+        if self.last_is_text:
+            rules[-1] = "---"
+        cells = [[cell.replace("|", "\\|") for cell in row] for row in self.rows]
+        lines = [f"| {' | '.join(row)} |" for row in (rules, *cells)]
+        return "\n".join([f"| {' | '.join(self.headings).lstrip()} |", *lines]) + "\n"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The rsum that somebody else reports for the same rows, to stand beside."""
+
+    name: str
+    "Whose figures they are, as in `paper`."
+    rsum: Mapping[str, float]
+    "By label."
+    of: str = ""
+    "The data and the models that they are about."
+
+    def covers(self, rows: Sequence[ResultRow]) -> bool:
+        return any(row.label in self.rsum for row in rows)
+
+    def shown(self, row: ResultRow, first: ResultRow) -> str:
+        """Show a row's rsum, and its difference from that of the first row of the group."""
+        if row.label not in self.rsum:
+            return ""
+        rsum, base = self.rsum[row.label], self.rsum.get(first.label)
+        return f"{rsum:.1f}" + ("" if row is first or base is None else f" ({rsum - base:+z.1f})")
+
+
+NO_REFERENCE = Reference("", {})
+
+
+@dataclass(frozen=True)
+class ShownFigure:
+    """A figure as text."""
+
+    value: str
+    deviation: str = ""
+    best: bool = False
+
+    @property
+    def plain(self) -> str:
+        return f"{self.value} ± {self.deviation}" if self.deviation else self.value
+
+
+@dataclass(frozen=True)
+class ShownRow:
+    """A row of the table as text."""
+
+    label: str
+    figures: tuple[ShownFigure, ...]
+    seeds: str
+    interval: str
+    "Of rsum."
+    gains: tuple[str, ...]
+    "Of the figures in `COMPARED`, over the first row of the group; empty for that row."
+    reference: str
+
+    @property
+    def gain(self) -> str:
+        """The gain in rsum."""
+        return self.gains[-1] if self.gains else ""
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the row has anything but its figures."""
+        return bool(self.interval != _MISSING or self.gains or self.reference)
+
+
+def shown_groups(
+    rows: Sequence[ResultRow], reference: Reference = NO_REFERENCE
+) -> list[list[ShownRow]]:
+    """Show the rows of each group, in order."""
+    return [_shown_group(group, reference) for group in groups_of(rows)]
+
+
+def _shown_group(group: Sequence[ResultRow], reference: Reference) -> list[ShownRow]:
+    best = {
+        name: max((f"{row.spreads[name].mean:.1f}" for row in group if row.spreads), key=float)
+        for name in PAPER_FIGURES
+        if sum(bool(row.spreads) for row in group) > 1
     }
-
-
-def formatted_rows(
-    rows: Mapping[str, Mapping[str, Any]],
-) -> list[tuple[str, list[tuple[str, bool]]]]:
-    """Each row's name and cells; a cell is its text and whether it is the best of its column."""
-    best = best_values(rows)
-    return [
-        (
-            name,
-            [
-                (f"{row[key]:.{digits}f}", best.get(key) == float(row[key]))
-                for _, key, digits, _ in COLUMNS
-            ],
+    shown = []
+    for row in group:
+        gains, drawn, done = row.minus(group[0]), row.resampled, len(row.trainings)
+        figures = [_figure(row.spreads.get(name), best.get(name)) for name in PAPER_FIGURES]
+        shown.append(
+            ShownRow(
+                label=row.label,
+                figures=tuple(figures),
+                seeds=f"{done}" if done == len(row.seeds) else f"{done} of {len(row.seeds)}",
+                interval=_MISSING if drawn is None else shown_interval(drawn.intervals()["rsum"]),
+                gains=tuple(_gain(gains[name]) for name in COMPARED) if gains else (),
+                reference=reference.shown(row, group[0]),
+            )
         )
-        for name, row in rows.items()
+    return shown
+
+
+def _figure(spread: Spread | None, best: str | None) -> ShownFigure:
+    """Equal after rounding is equally good, as in the paper."""
+    if spread is None:
+        return ShownFigure(_MISSING)
+    value = f"{spread.mean:.1f}"
+    deviation = "" if spread.deviation is None else f"{spread.deviation:.1f}"
+    return ShownFigure(value, deviation, best=value == best)
+
+
+def shown_interval(interval: Interval) -> str:
+    return f"[{interval.low:.1f}, {interval.high:.1f}]"
+
+
+def _gain(gain: Gain) -> str:
+    deviation, interval = gain.spread.deviation, gain.interval
+    parts = [
+        f"{gain.spread.mean:+z.1f}",
+        "" if deviation is None else f"± {deviation:.1f}",
+        "" if interval is None else shown_interval(interval),
     ]
+    return " ".join(filter(None, parts))
 
 
-def metrics_table(
-    rows: Mapping[str, Mapping[str, Any]], *, title: str | None = None, width: int = 80
-) -> RenderableType:
-    """The table for a terminal of some width; the best of each column is bold.
+def has_seeds(rows: Sequence[ResultRow]) -> bool:
+    """Whether any row is trained with several seeds."""
+    return any(len(row.seeds) > 1 for row in rows)
 
-    Names that do not fit beside the figures are numbered, and stand whole below the table.
+
+def notes_of(rows: Sequence[ResultRow], reference: Reference = NO_REFERENCE) -> list[str]:
+    """Return the sentences below the table."""
+    notes = [row.note for row in rows if row.note]
+    if reference.of and reference.covers(rows):
+        notes.append(f"The {reference.name}'s rsum is that of {reference.of}.")
+    return notes
+
+
+def markdown_table(rows: Sequence[ResultRow], reference: Reference = NO_REFERENCE) -> str:
+    """Write one table; the first row of a group has a bold label.
+
+    Deviations are over the seeds, brackets 95 % intervals over the queries.
     """
-    if len(rows) and max(map(len, rows)) > width - _FIGURES_WIDTH:
-        numbers = {str(number): name for number, name in enumerate(rows, start=1)}
-        table = metrics_table(
-            {number: rows[name] for number, name in numbers.items()}, title=title, width=width
-        )
-        names = (f"{number}  {name}" for number, name in numbers.items())
-        return Group(table, *(Text(name, no_wrap=True, overflow="ignore") for name in names))
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    for heading, *_ in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, cells in formatted_rows(rows):
-        table.add_row(
-            Text(name), *(f"[bold]{text}[/bold]" if best else text for text, best in cells)
-        )
+    seeds = ["seeds"] if has_seeds(rows) else []
+    last = [f"{reference.name}'s rsum"] if reference.covers(rows) else []
+    headings = ("", *HEADINGS, *seeds, "rsum, interval", "rsum more than the first", *last)
+    lines = []
+    for group in shown_groups(rows, reference):
+        for row in group:
+            label = f"**{row.label}**" if row is group[0] else row.label
+            figures = [f"**{cell.plain}**" if cell.best else cell.plain for cell in row.figures]
+            rest = (*([row.seeds] if seeds else []), row.interval, row.gain, row.reference)
+            lines.append((label, *figures, *rest)[: len(headings)])
+    notes = "".join(f"\n{note}\n" for note in notes_of(rows, reference))
+    return TextTable(headings, lines).markdown() + notes
+
+
+def terminal_tables(
+    rows: Sequence[ResultRow], *, title: str, reference: Reference = NO_REFERENCE
+) -> list[Table]:
+    """Make a table of the figures, and one of the intervals of rsum if there are any."""
+    seeds = ["seeds"] if has_seeds(rows) else []
+    last = [f"{reference.name}'s"] if reference.covers(rows) else []
+    deviations = "± over seeds, " if seeds else ""
+    figures = _table(title)
+    figures.caption = Text("\n".join(notes_of(rows, reference)))
+    for heading in (*HEADINGS, *seeds):
+        figures.add_column(heading, justify="right")
+    compared = _table(f"rsum: {deviations}[95 % interval] over queries")
+    for heading in ("rsum", "more than the first of the group", *last):
+        compared.add_column(heading, justify="right", no_wrap=True)
+    for group in shown_groups(rows, reference):
+        for row in group:
+            label, ends = Text(row.label), row is group[-1]
+            cells = [
+                Text(cell.plain.replace("± ", "±"), style="bold" if cell.best else "")
+                for cell in row.figures
+            ]
+            figures.add_row(label, *cells, *([row.seeds] if seeds else []), end_section=ends)
+            if row.is_compared:
+                shown = (row.interval, row.gain, row.reference)[: 2 + len(last)]
+                compared.add_row(label, *shown, end_section=ends)
+    return [figures, compared] if compared.rows else [figures]
+
+
+def _table(title: str) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("", overflow="fold")
     return table

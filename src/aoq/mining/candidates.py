@@ -1,9 +1,8 @@
 """Candidate lists: for every image its hardest texts, for every text its hardest images.
 
-One safetensors file that knows where it comes from. Loading it answers whether this is the file
-that was written: all there, of the stated depths, not a byte changed. `require_fit` answers
-whether the lists can be lists of a data set, and holds for lists that never were in a file. A run
-asks both before a single step is trained.
+They are stored as one safetensors file that states where it comes from. Loading checks that the
+file is complete, of the stated depths and unchanged. `require_fit` checks that lists, from a file
+or not, can be lists of a data set. A run does both before a single step is trained.
 """
 
 from __future__ import annotations
@@ -19,15 +18,18 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from aoq.config import Direction
 from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
+from aoq.progress import count_of
 from aoq.storage import atomic_file, hash_parts
 from aoq.types import Bools, Floats, Int32s, Positives
 
-_STATEMENT = "aoq"  # what the file's metadata call the following
+_STATEMENT = "aoq"  # key of the file's metadata that holds the following, as JSON
 _ARRAYS = ("i2t", "i2t_scores", "t2i", "t2i_scores")
 _STATED = ("provenance", "depth_texts", "depth_images", "sha256")
-_ROWS_AT_ONCE = 1024  # lists that are looked at together: published ones are 2,000 deep
+DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
+_ROWS_AT_ONCE = 1024  # lists that are checked at a time: published ones are 2,000 deep
 _REMEDY = "the lists are damaged or of another data set; copy them again or mine with `aoq mine`."
 
 
@@ -36,20 +38,20 @@ class Provenance:
     """Which model mined the lists, on which data."""
 
     teacher: str
-    "Hash of the teacher's weights, words and settings, of an ensemble joined by +; or unknown."
+    "Hash of the teacher's weights, words and settings; of an ensemble, joined by +."
     data: str
     "Fingerprint of the data set."
     rules: tuple[str, ...] = ()
     "Rules against false negatives that dropped candidates, in the order they were applied."
     proposals: str = ""
-    "Of re-ranked lists: the teacher that proposed the candidates."
+    "Teacher that proposed the candidates of re-ranked lists."
     precision: str = "float32"
-    "Of the scores."
+    "Precision of the scores."
 
 
 @dataclass(frozen=True, eq=False)
 class CandidateLists:
-    """Hardest first; no positive is in any list. Scores are NaN where lists came without."""
+    """Hardest first; no positive is in any list. Scores are NaN if the lists came without."""
 
     i2t: Int32s  # (N, h) text ids
     i2t_scores: Floats  # (N, h)
@@ -66,22 +68,29 @@ class CandidateLists:
         return int(self.t2i.shape[1])
 
     @property
+    def extent(self) -> str:
+        """How many candidates are listed for how many anchors, in words."""
+        n_images, n_texts = len(self.i2t), len(self.t2i)
+        return (
+            f"{count_of(self.depth_texts, 'text')} for each of {count_of(n_images, 'image')} and "
+            f"{count_of(self.depth_images, 'image')} for each of {count_of(n_texts, 'text')}"
+        )
+
+    @property
     def nbytes(self) -> int:
         """Memory of the lists, ids and scores."""
         return sum(getattr(self, name).nbytes for name in _ARRAYS)
 
+    def of(self, direction: Direction) -> tuple[Int32s, Floats]:
+        """Ids and scores of one direction."""
+        return (self.i2t, self.i2t_scores) if direction == "i2t" else (self.t2i, self.t2i_scores)
+
     def cut(self, depth: int | None) -> CandidateLists:
-        """The same lists, no deeper than this."""
-        return replace(
-            self,
-            i2t=self.i2t[:, :depth],
-            i2t_scores=self.i2t_scores[:, :depth],
-            t2i=self.t2i[:, :depth],
-            t2i_scores=self.t2i_scores[:, :depth],
-        )
+        """Cut the lists to at most this depth."""
+        return replace(self, **{name: getattr(self, name)[:, :depth] for name in _ARRAYS})
 
     def save(self, path: Path | str) -> None:
-        """Write the lists to a file that says where they come from."""
+        """Write the lists to a file that states where they come from."""
         self.check_form(source="these lists")
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
         provenance = json.dumps(asdict(self.provenance))
@@ -96,7 +105,7 @@ class CandidateLists:
 
     @classmethod
     def load(cls, path: Path | str) -> CandidateLists:
-        """The lists of a file, if it is whole and unchanged."""
+        """Read the lists of a file; refuse one that is incomplete or changed."""
         path = Path(path)
         if not path.is_file():
             raise UserError(f"{path} does not exist; write candidate lists with `aoq mine`.")
@@ -114,7 +123,7 @@ class CandidateLists:
                 arrays = {name: file.get_tensor(name) for name in _ARRAYS}
         except SafetensorError as error:
             raise UserError(
-                f"{path} is no safetensors file, or it was cut short at "
+                f"{path} is not a safetensors file, or it was cut short at "
                 f"{path.stat().st_size:,} bytes ({error}); copy it again or write it with "
                 "`aoq mine`."
             ) from None
@@ -125,8 +134,8 @@ class CandidateLists:
                 "it again or write it with `aoq mine`."
             )
         lists.check_form(source=path)
-        depths = {"depth_texts": lists.depth_texts, "depth_images": lists.depth_images}
-        for name, depth in depths.items():
+        for name in ("depth_texts", "depth_images"):
+            depth = getattr(lists, name)
             if stated[name] != str(depth):
                 raise UserError(
                     f"{path} states {name} {stated[name]} and holds {depth} a list; write it "
@@ -135,7 +144,7 @@ class CandidateLists:
         return lists
 
     def require_fit(self, dataset: PairDataset, *, source: Path | str) -> CandidateLists:
-        """These lists, if they were mined on `dataset` and are sound."""
+        """Return these lists; refuse them if they are damaged or of another data set."""
         if self.provenance.data != dataset.fingerprint:
             raise UserError(
                 f"{source} was mined on another data set than {dataset.name} ({dataset.split}); "
@@ -144,29 +153,29 @@ class CandidateLists:
         self.check_form(source=source)
         check_lists(self.i2t, dataset.positives, source=f"{source} (i2t)")
         check_lists(self.t2i, dataset.positives.swapped, source=f"{source} (t2i)")
-        _check_scores(self.i2t_scores, source=f"{source} (i2t)")
-        _check_scores(self.t2i_scores, source=f"{source} (t2i)")
+        for direction in DIRECTIONS:
+            _check_scores(self.of(direction)[1], source=f"{source} ({direction})")
         return self
 
     def check_form(self, *, source: Path | str) -> None:
-        """Refuse arrays whose dtype or shape no lists have."""
-        for side in ("i2t", "t2i"):
-            ids, scores = getattr(self, side), getattr(self, f"{side}_scores")
+        """Refuse arrays of a wrong dtype or shape."""
+        for direction in DIRECTIONS:
+            ids, scores = self.of(direction)
             if ids.dtype != np.int32 or ids.ndim != 2 or not ids.shape[1]:
                 raise UserError(
-                    f"{source} ({side}): ids are {ids.dtype} {ids.shape}; expected int32, one row "
-                    "an anchor and at least one candidate a row; write the lists anew with "
+                    f"{source} ({direction}): ids are {ids.dtype} {ids.shape}; expected int32, one "
+                    "row per anchor with at least one candidate; write the lists anew with "
                     "`aoq mine`."
                 )
             if scores.dtype != np.float32 or scores.shape != ids.shape:
                 raise UserError(
-                    f"{source} ({side}): scores are {scores.dtype} {scores.shape}; expected "
+                    f"{source} ({direction}): scores are {scores.dtype} {scores.shape}; expected "
                     f"float32 {ids.shape}, one for each id; write the lists anew with `aoq mine`."
                 )
 
 
 def _read_statement(text: str | None) -> dict[str, str]:
-    """What a file says about itself; nothing where it is none of ours."""
+    """Read what a file states about itself; nothing if aoq did not write it."""
     try:
         stated = json.loads(text or "{}")
     except ValueError:
@@ -178,7 +187,7 @@ def _read_statement(text: str | None) -> dict[str, str]:
 def check_lists(lists: Int32s, positives: Positives, *, source: str) -> None:
     """Refuse lists of the wrong shape, with impossible or repeated ids or with positives inside.
 
-    Seen from the anchors: `positives` relates anchors (its images) to candidates (its texts).
+    `positives` relates anchors (its images) to candidates (its texts).
     """
     check_ids(lists, positives, source=source)
     place = first_positive(lists, positives)
@@ -217,7 +226,7 @@ def check_ids(lists: Int32s, positives: Positives, *, source: str) -> None:
 
 
 def first_positive(lists: Int32s, positives: Positives) -> tuple[int, int] | None:
-    """Row and rank of the positive that ranks first in any list, if one is there.
+    """Find row and rank of the positive that ranks first in any list.
 
     Ids must be in range. Pairs are few and candidates many: the pairs are looked up in the lists.
     """
@@ -238,7 +247,7 @@ def first_positive(lists: Int32s, positives: Positives) -> tuple[int, int] | Non
 
 
 def _check_scores(scores: Floats, *, source: str) -> None:
-    """Refuse scores that rise along a list or are no numbers; lists without scores have NaN."""
+    """Refuse scores that rise along a list or are not finite; lists without scores have NaN."""
     without = bool(np.isnan(scores[0, 0])) if scores.size else False
     for start, block in _blocks(scores):
         wrong = ~np.isnan(block) if without else ~np.isfinite(block)
@@ -259,7 +268,7 @@ def _check_scores(scores: Floats, *, source: str) -> None:
 
 
 def _blocks(lists: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Some rows at a time, with the number of the first: memory does not grow with the lists."""
+    """Yield some rows at a time, with the number of the first, to bound memory."""
     for start in range(0, len(lists), _ROWS_AT_ONCE):
         yield start, lists[start : start + _ROWS_AT_ONCE]
 
@@ -287,5 +296,5 @@ def _read_provenance(text: str, *, source: Path) -> Provenance:
 
 
 def _content_hash(arrays: Mapping[str, npt.NDArray[Any]], provenance: str) -> str:
-    """SHA-256 of all that a file says but its depths, which the arrays show."""
+    """Hash all that a file states but its depths, which the arrays show."""
     return hash_parts(provenance.encode(), *(arrays[name].data for name in _ARRAYS))

@@ -1,4 +1,4 @@
-"""Captions that say the same: negatives that are none.
+"""Captions that say the same: false negatives.
 
 Where two images share a caption, or nearly so, the caption of one is right for the other too, and
 a model that ranks it high makes no mistake. Words are those of the vocabulary's tokenizer,
@@ -17,12 +17,12 @@ from aoq.errors import UserError
 from aoq.types import Bools, Ids, Positives
 
 _MOST_PAIRS = 20_000_000  # of the enlarged relation: 0.3 GB, and 1.2 GB on the way
-_PAIRS_AT_ONCE = 1 << 16  # that are compared together: their arrays stay in the cache
+_PAIRS_AT_ONCE = 1 << 16  # compared at a time: their arrays stay in the cache
 _BITS_OF = np.array([number.bit_count() for number in range(1 << 16)], np.uint8)
 
 
 def words_of(caption: str) -> list[str]:
-    """What a caption says, without its punctuation.
+    """Split a caption into words, without punctuation.
 
     >>> words_of("A dog's ball , on grass .")
     ['a', 'dog', "'s", 'ball', 'on', 'grass']
@@ -31,7 +31,7 @@ def words_of(caption: str) -> list[str]:
 
 
 def with_equal_captions(positives: Positives, captions: Sequence[str]) -> Positives:
-    """The relation enlarged: an image also gets every text with the words of one of its own.
+    """Enlarge the relation: an image also gets every text with the words of one of its own.
 
     The words have to be the same in the same order. A caption of many images becomes a positive
     of each of them: their number squared in pairs, refused where memory could not hold them.
@@ -71,7 +71,7 @@ def with_equal_captions(positives: Positives, captions: Sequence[str]) -> Positi
 
 
 class NearCaptions:
-    """Which texts nearly equal a caption of which images.
+    """Finds texts that nearly equal a caption of an image.
 
     Two captions are near where their sets of words overlap enough: words in both, over words in
     either (Jaccard), at least `share`. Order and repeats of words do not matter; at a share of 1
@@ -123,7 +123,7 @@ class NearCaptions:
         return found
 
     def _contains(self, images: Ids, texts: Ids) -> Bools:
-        """The same for two arrays of equal length, one caption of every image after the other."""
+        """Compare two arrays of equal length, one caption of every image after the other."""
         counts, first = self.positives.texts_per_image()[images], self.positives.starts[images]
         near = np.zeros(len(images), dtype=bool)
         rows = np.arange(len(images))
@@ -145,14 +145,14 @@ class NearCaptions:
         return near
 
     def _reaches_share(self, totals: Ids, apart: npt.NDArray[np.integer]) -> Bools:
-        """By the sizes of two sets added, and the words in one of the two only.
+        """Compare by the sizes of two sets added, and the words in one of the two only.
 
         Twice the words in both are totals - apart, twice those in either totals + apart.
         """
         return np.asarray((totals - apart) / np.maximum(totals + apart, 1) >= self.share)
 
     def _words_apart(self, one: Ids, other: Ids) -> Ids:
-        """How many words are in one of two captions only, pair by pair."""
+        """Count the words in one of two captions only, pair by pair."""
         captions = np.stack([one, other], axis=1).ravel()
         counts = self._sizes[captions]
         first = np.repeat(self._starts[captions] - (np.cumsum(counts) - counts), counts)

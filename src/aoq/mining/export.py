@@ -29,7 +29,7 @@ from aoq.storage import atomic_file
 def export_lists(
     lists: CandidateLists, dataset: PairDataset, path: Path, *, direction: Direction
 ) -> int:
-    """Write every list, as deep as it is (`CandidateLists.cut`); how many lines there are.
+    """Write every list to its full depth; return the number of lines.
 
     The lists must be of this data set (`require_fit`). One line is in memory at a time.
     """
@@ -48,12 +48,13 @@ def _lines(
         image_id if picture is None else str(picture.absolute())
         for image_id, picture in zip(dataset.image_ids, dataset.pictures, strict=True)
     )
+    ids, scores = lists.of(direction)
     if direction == "i2t":
-        relation, ids, scores = dataset.positives, lists.i2t, lists.i2t_scores
+        relation = dataset.positives
         anchors, anchor_ids = images, dataset.image_ids
         candidates, candidate_ids = dataset.captions, dataset.caption_ids
     else:
-        relation, ids, scores = dataset.positives.swapped, lists.t2i, lists.t2i_scores
+        relation = dataset.positives.swapped
         anchors, anchor_ids = dataset.captions, dataset.caption_ids
         candidates, candidate_ids = images, dataset.image_ids
     scored = not np.isnan(scores[0, 0])

@@ -8,7 +8,7 @@ applied in this order:
     near captions    a caption that shares so much of its words with one of the image's own
     skip first       the first so many that are left
 
-An anchor to whom they leave too few candidates is excused from score share and near captions.
+An anchor with too few candidates left is excused from score share and near captions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from aoq.config import MiningConfig
+from aoq.config import Direction, MiningConfig
 from aoq.errors import UserError
 from aoq.mining.captions import NearCaptions, with_equal_captions
 from aoq.progress import progress_bar
@@ -30,7 +30,7 @@ from aoq.scoring.protocol import Scorer
 from aoq.types import Bools, Floats, Ids, Int32s, Positives
 
 E = TypeVar("E")
-Near = Callable[[Ids, Int32s], Bools]
+NearTest = Callable[[Ids, Int32s], Bools]
 EQUAL_CAPTIONS = "equal captions"
 SCORE_SHARE = "score share"
 NEAR_CAPTIONS = "near captions"
@@ -40,28 +40,17 @@ _PAIRS_AT_ONCE = 1024
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """The rules of one mining, made ready for one data set and model."""
+    """The rules in force, prepared for one data set and model."""
 
     struck: Positives
-    "What is never a negative: the positives, and by rule those with equal captions."
-    ceilings_i2t: Floats | None = None
-    ceilings_t2i: Floats | None = None
-    "Scores above are dropped. (N,), (M,)"
-    near: NearCaptions | None = None
+    "Pairs that are never negatives: the positives, and by rule those with equal captions."
+    ceilings: Mapping[Direction, Floats] = field(default_factory=dict)
+    "Scores above are dropped. (N,) for i2t, (M,) for t2i"
+    near: Mapping[Direction, NearTest] = field(default_factory=dict)
+    "Whether a caption of the image nearly equals the text."
     skip_first: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
-    "The rules that there are, by kind, as people read them."
-
-    @property
-    def near_texts(self) -> Near | None:
-        """For lists of images: whether a text nearly equals a caption of the image."""
-        return self.near.contains if self.near else None
-
-    @property
-    def near_images(self) -> Near | None:
-        """For lists of texts: whether a caption of the image nearly equals the text."""
-        near = self.near
-        return (lambda texts, images: near.contains(images, texts)) if near else None
+    "Rules in force, by kind, as shown to users."
 
     @classmethod
     def from_config(
@@ -72,28 +61,28 @@ class Rules:
         positives: Positives,
         captions: Sequence[str] | None,
     ) -> Rules:
-        labels = {}
-        struck, near, ceilings = positives, None, None
+        """Prepare the rules that the config asks for."""
+        struck, labels = positives, {}
+        ceilings: dict[Direction, Floats] = {}
+        near: dict[Direction, NearTest] = {}
         if config.equal_captions:
             struck = with_equal_captions(positives, _required(captions))
             labels[EQUAL_CAPTIONS] = EQUAL_CAPTIONS
         if config.score_share is not None:
-            best = best_positive_scores(scorer, encoded, positives)
-            ceilings = [_ceilings(scores, config.score_share) for scores in best]
+            i2t, t2i = best_positive_scores(scorer, encoded, positives)
+            ceilings["i2t"] = _ceilings(i2t, config.score_share)
+            ceilings["t2i"] = _ceilings(t2i, config.score_share)
             labels[SCORE_SHARE] = f"{SCORE_SHARE} {config.score_share}"
         if config.near_captions is not None:
-            near = NearCaptions(positives, _required(captions), share=config.near_captions)
+            contains = NearCaptions(
+                positives, _required(captions), share=config.near_captions
+            ).contains
+            near["i2t"] = contains
+            near["t2i"] = lambda texts, images: contains(images, texts)
             labels[NEAR_CAPTIONS] = f"{NEAR_CAPTIONS} {config.near_captions}"
         if config.skip_first:
             labels[SKIP_FIRST] = f"{SKIP_FIRST} {config.skip_first}"
-        return cls(
-            struck=struck,
-            ceilings_i2t=ceilings[0] if ceilings else None,
-            ceilings_t2i=ceilings[1] if ceilings else None,
-            near=near,
-            skip_first=config.skip_first,
-            labels=labels,
-        )
+        return cls(struck, ceilings, near, config.skip_first, labels)
 
 
 def _required(captions: Sequence[str] | None) -> Sequence[str]:
@@ -106,7 +95,7 @@ def _required(captions: Sequence[str] | None) -> Sequence[str]:
 
 
 def _ceilings(best: Floats, share: float) -> Floats:
-    """A share of the score, also where it is negative; none for anchors without a positive."""
+    """Take a share of each score, negative ones included; inf for anchors without a positive."""
     finite = np.where(np.isfinite(best), best, 0)
     ceilings = finite - np.float32(1 - share) * np.abs(finite)
     return np.where(np.isfinite(best), ceilings, np.inf).astype(np.float32)
@@ -115,7 +104,7 @@ def _ceilings(best: Floats, share: float) -> Floats:
 def best_positive_scores(
     scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives
 ) -> tuple[Floats, Floats]:
-    """The score of the closest positive of every image and of every text; -inf without one."""
+    """Score the closest positive of every image and of every text; -inf without one."""
     scores = pair_scores(scorer, encoded, positives)
     best = []
     for column, count in ((0, positives.n_images), (1, positives.n_texts)):
@@ -126,7 +115,7 @@ def best_positive_scores(
 
 
 def pair_scores(scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives) -> Floats:
-    """The score of every positive pair, in the order of `positives.pairs`."""
+    """Score every positive pair, in the order of `positives.pairs`."""
     pairs = torch.from_numpy(positives.pairs)
     parts = []
     with (

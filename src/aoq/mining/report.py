@@ -1,11 +1,10 @@
 """The mining report: what the rules dropped, how it scores, and what rounding missed.
 
-Whoever turns a rule on should see what it does: how many candidates it drops, whether those score
-like positives or like the ones that are kept, and a few of them in words. Mining counts what it
-drops but does not remember it, so for the rest some anchors are ranked once more, against
-everything, or everything that was proposed to them. Without rules and in full precision there is
-nothing to find out that way: the report then holds the scores of positives and of kept candidates,
-and costs next to nothing.
+A rule should show what it does: how many candidates it drops, whether those score like positives
+or like the candidates that are kept, and a few of them in words. Mining counts what it drops but
+does not store it, so some anchors are ranked once more, against everything, or everything that was
+proposed to them. Without rules and in full precision this is left out: the report then holds the
+scores of positives and of kept candidates, and costs next to nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from aoq.config import MiningConfig
+from aoq.config import Direction, MiningConfig
 from aoq.data.dataset import PairDataset
 from aoq.errors import UserError
 from aoq.manifest import read_checked
+from aoq.mining.candidates import DIRECTIONS
 from aoq.mining.captions import words_of
-from aoq.mining.direction import OneWay
 from aoq.mining.filters import (
     EQUAL_CAPTIONS,
     NEAR_CAPTIONS,
@@ -32,8 +31,9 @@ from aoq.mining.filters import (
     SKIP_FIRST,
     pair_scores,
 )
-from aoq.mining.sides import Side
-from aoq.mining.together import Mined
+from aoq.mining.finish import MiningResult
+from aoq.mining.plan import DirectionPlan
+from aoq.mining.score_matrix import ScoreMatrix
 from aoq.mining.toplists import ids_of, keys_of, scores_of
 from aoq.scoring.blocks import evenly_spread
 from aoq.scoring.encoded import EncodedDataset
@@ -51,17 +51,17 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True)
-class Scores:
-    """The scores of one kind of pair, by percentiles of a sample."""
+class ScoreSummary:
+    """Percentiles of the scores of one kind of pair."""
 
     n: int
-    "How many pairs there are."
+    "Number of pairs."
     n_sampled: int
     percentiles: dict[str, float]
-    "From p5 to p95; nothing where the sample is empty."
+    "From p5 to p95; empty if the sample is."
 
     @classmethod
-    def of(cls, sample: Floats, *, n: int) -> Scores:
+    def of(cls, sample: Floats, *, n: int) -> ScoreSummary:
         sample = sample[np.isfinite(sample)]  # float16 can overflow
         values = np.percentile(sample, PERCENTILES).tolist() if len(sample) else []
         names = (f"p{percent}" for percent in PERCENTILES)
@@ -74,7 +74,7 @@ class Example:
 
     image: str
     caption: str
-    "The one of the image's captions that is most like the text."
+    "The caption of the image that is most like the text."
     text: str
     words: str
     score: float
@@ -83,29 +83,29 @@ class Example:
 
 
 @dataclass(frozen=True)
-class DroppedBy:
+class RuleReport:
     """What one rule dropped from the lists of one direction."""
 
     rule: str
-    scores: Scores
-    "Sampled are those that would have been in their list; equal captions count at any rank."
+    scores: ScoreSummary
+    "Sampled from those that would have been in the list; equal captions count at any rank."
     examples: tuple[Example, ...]
-    "The hardest of the sample, one an anchor."
+    "The hardest of the sample, one per anchor."
 
 
 @dataclass(frozen=True)
-class DirectionReport:
+class ListsReport:
     """The lists of one direction."""
 
-    kept: Scores
-    dropped: tuple[DroppedBy, ...]
-    "By rule, in the order in which they apply."
+    kept: ScoreSummary
+    dropped: tuple[RuleReport, ...]
+    "By rule, in order of application."
     n_excused: int
     "Anchors to which the rules left too few candidates: these keep what they had."
     n_ranked: int
-    "Anchors that were ranked once more: the sample of what was dropped, and of recall."
+    "Anchors that were ranked once more, for the sample of what was dropped and for recall."
     recall: float | None
-    "Of rounded scores: how much they find of what full precision finds among the same candidates."
+    "Share of the lists in full precision that rounded scores find."
 
 
 @dataclass(frozen=True)
@@ -113,108 +113,94 @@ class MiningReport:
     """What mining kept and dropped; stored beside the lists."""
 
     precision: str
-    positives: Scores
-    i2t: DirectionReport
-    t2i: DirectionReport
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    positives: ScoreSummary
+    i2t: ListsReport
+    t2i: ListsReport
 
     def save(self, path: Path) -> None:
-        write_json(path, self.as_dict())
+        """Write the report as JSON."""
+        write_json(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> MiningReport:
+        """Read a report that `save` wrote."""
         try:
             fields = json.loads(read_checked(path))
             return cls(
                 precision=fields["precision"],
-                positives=Scores(**fields["positives"]),
-                i2t=_direction_from(fields["i2t"]),
-                t2i=_direction_from(fields["t2i"]),
+                positives=ScoreSummary(**fields["positives"]),
+                i2t=_lists_from(fields["i2t"]),
+                t2i=_lists_from(fields["t2i"]),
             )
         except (ValueError, TypeError, KeyError):
             raise UserError(
-                f"{path} is no mining report; expected the JSON that `aoq mine` writes: mine again."
+                f"{path} is not a mining report; expected the JSON of `aoq mine`: mine again."
             ) from None
 
 
 def report_file(lists: Path) -> Path:
-    """Where the report of a file of lists is."""
+    """Path of the report of a file of lists."""
     return lists.with_suffix(".report.json")
 
 
-def _direction_from(fields: dict[str, Any]) -> DirectionReport:
+def _lists_from(fields: dict[str, Any]) -> ListsReport:
     dropped = tuple(
-        DroppedBy(
-            part["rule"],
-            Scores(**part["scores"]),
-            tuple(Example(**example) for example in part["examples"]),
+        RuleReport(
+            rule["rule"],
+            ScoreSummary(**rule["scores"]),
+            tuple(Example(**example) for example in rule["examples"]),
         )
-        for part in fields["dropped"]
+        for rule in fields["dropped"]
     )
-    return DirectionReport(**{**fields, "kept": Scores(**fields["kept"]), "dropped": dropped})
+    return ListsReport(**{**fields, "kept": ScoreSummary(**fields["kept"]), "dropped": dropped})
 
 
 def mining_report(
     scorer: Scorer[E],
     encoded: EncodedDataset[E],
     dataset: PairDataset,
-    mined: Mined,
+    result: MiningResult,
     *,
     config: MiningConfig,
     sample: int = 100,
 ) -> MiningReport:
     """Report on what `scorer` has mined.
 
-    Percentiles are those of 20,000 positive pairs and of 20,000 lists of either kind, and of what
-    was dropped from the lists of `sample` images and texts, evenly spread over the data set. These
-    are scored against all that could be in their lists, which a slow model may be spared: 0 leaves
-    them out.
+    Percentiles are those of 20,000 positive pairs and of 20,000 lists of either direction, and of
+    what was dropped from the lists of `sample` images and texts, evenly spread over the data set.
+    These are scored with everything that could be in their lists; with a slow model, a sample of 0
+    leaves them out.
     """
     exact = None if config.precision == "float32" else scorer
     scorer = rounded(scorer, config.precision)
-    lists, ways, positives = mined.lists, mined.ways, dataset.positives
+    positives = dataset.positives
     pairs = positives.pairs[evenly_spread(len(positives.pairs), _SAMPLED)]
-    i2t, t2i = (
-        _report_direction(
-            way,
-            dataset,
-            kept_scores=kept_scores,
-            labels=ways.labels,
-            n_dropped={rule: numbers[which] for rule, numbers in mined.n_dropped.items()},
-            n_excused=mined.n_excused[which],
-            exact=exact,
-            sample=sample,
-        )
-        for which, (way, kept_scores) in enumerate(
-            ((ways.i2t, lists.i2t_scores), (ways.t2i, lists.t2i_scores))
-        )
-    )
+    of_lists = {
+        direction: _report_lists(direction, dataset, result, exact=exact, sample=sample)
+        for direction in DIRECTIONS
+    }
     of_positives = pair_scores(scorer, encoded, replace(positives, pairs=pairs))
     return MiningReport(
         precision=config.precision,
-        positives=Scores.of(of_positives, n=len(positives.pairs)),
-        i2t=i2t,
-        t2i=t2i,
+        positives=ScoreSummary.of(of_positives, n=len(positives.pairs)),
+        **of_lists,
     )
 
 
-def _report_direction(
-    way: OneWay[E],
+def _report_lists(
+    direction: Direction,
     dataset: PairDataset,
+    result: MiningResult,
     *,
-    kept_scores: Floats,
-    labels: Mapping[str, str],
-    n_dropped: dict[str, int],
-    n_excused: int,
-    exact: Scorer[E] | None,
+    exact: Scorer[Any] | None,
     sample: int,
-) -> DirectionReport:
-    """One direction; `exact` is the scorer in full precision where the lists are rounded."""
-    side, depth = way.side, way.depth
-    of_texts = side.anchors_are_texts
-    positives = dataset.positives.swapped if of_texts else dataset.positives
+) -> ListsReport:
+    """Report on one direction; `exact` is the unrounded scorer where the lists are rounded."""
+    which = DIRECTIONS.index(direction)
+    plan = result.plan.i2t if direction == "i2t" else result.plan.t2i
+    n_dropped = {rule: counts[which] for rule, counts in result.n_dropped.items()}
+    matrix, depth = plan.matrix, plan.depth
+    positives = dataset.positives if direction == "i2t" else dataset.positives.swapped
     n_ranked = min(sample, max(1, _SCORES_HELD // positives.n_texts))
     if not n_dropped and exact is None:
         n_ranked = 0
@@ -223,30 +209,32 @@ def _report_direction(
     scores: dict[str, list[Floats]] = {rule: [nothing] for rule in n_dropped}
     examples: dict[str, list[Example]] = {rule: [] for rule in n_dropped}
     found: list[Int32s] = []
-    for ranking in _rank(side, anchors, positives):
+    for ranking in _rank(matrix, anchors, positives):
         found.append(ranking.ids[:depth])
-        for rule, dropped in _dropped(way, ranking, labels).items():
+        for rule, dropped in _dropped(plan, ranking, result.plan.labels).items():
             scores[rule].append(ranking.scores[dropped])
             if dropped.any():
                 hardest = int(dropped.argmax())
-                examples[rule].append(_example(ranking, hardest, dataset, of_texts=of_texts))
+                examples[rule].append(_example(ranking, hardest, dataset, direction))
     recall = None
     if exact is not None and n_ranked:
-        rankings = _rank(replace(side, scorer=exact), anchors, positives)
+        rankings = _rank(replace(matrix, scorer=exact), anchors, positives)
         wanted = (ranking.ids[:depth] for ranking in rankings)
         shares = [np.isin(*pair).mean() for pair in zip(wanted, found, strict=True)]
         recall = float(np.mean(shares))
-    return DirectionReport(
-        kept=Scores.of(kept_scores[evenly_spread(len(kept_scores), _SAMPLED)], n=kept_scores.size),
+    _, kept_scores = result.lists.of(direction)
+    kept_sample = kept_scores[evenly_spread(len(kept_scores), _SAMPLED)]
+    return ListsReport(
+        kept=ScoreSummary.of(kept_sample, n=kept_scores.size),
         dropped=tuple(
-            DroppedBy(
+            RuleReport(
                 rule,
-                Scores.of(np.concatenate(scores[rule]), n=n),
+                ScoreSummary.of(np.concatenate(scores[rule]), n=n),
                 tuple(sorted(examples[rule], key=lambda one: -one.score)[:EXAMPLES]),
             )
             for rule, n in n_dropped.items()
         ),
-        n_excused=n_excused,
+        n_excused=result.n_excused[which],
         n_ranked=len(anchors),
         recall=recall,
     )
@@ -254,7 +242,7 @@ def _report_direction(
 
 @dataclass(frozen=True, eq=False)
 class _Ranking:
-    """One anchor with its candidates, positives left out, hardest first."""
+    """One anchor with its candidates but its positives, hardest first."""
 
     anchor: int
     best_positive: float
@@ -262,57 +250,58 @@ class _Ranking:
     scores: Floats
 
 
-def _rank(side: Side[E], anchors: Ids, positives: Positives) -> Iterator[_Ranking]:
-    """Rank some anchors against all that the side knows of, also what else it strikes out."""
+def _rank(matrix: ScoreMatrix[E], anchors: Ids, positives: Positives) -> Iterator[_Ranking]:
+    """Rank all candidates of some anchors, those that a rule strikes out included."""
     if not len(anchors):
         return
-    whole = replace(side, positives=positives)
+    whole = replace(matrix, positives=positives)
     for anchor, (ids, scores) in zip(anchors.tolist(), whole.negatives(anchors), strict=True):
         keys = np.sort(keys_of(_finite(scores), ids))[::-1]
         yield _Ranking(anchor, _best_positive(whole, anchor), ids_of(keys), scores_of(keys))
 
 
-def _best_positive(side: Side[E], anchor: int) -> float:
-    """The score of the closest positive of an anchor, if it has any."""
-    own = torch.from_numpy(side.positives.texts_of(anchor))
+def _best_positive(matrix: ScoreMatrix[E], anchor: int) -> float:
+    """Score of the closest positive of an anchor; lowest without one."""
+    own = torch.from_numpy(matrix.positives.texts_of(anchor))
     if not len(own):
         return _LOWEST
-    anchors = side.anchors[slice(anchor, anchor + 1)]
-    return float(_finite(side.matrix(anchors, side.candidates[own])).max())
+    anchors = matrix.anchors[slice(anchor, anchor + 1)]
+    return float(_finite(matrix.scores(anchors, matrix.candidates[own])).max())
 
 
 def _finite(scores: Floats) -> Floats:
-    """Numbers that can be ranked and written: float16 can overflow."""
+    """Replace what cannot be ranked or written as JSON: float16 can overflow."""
     return np.nan_to_num(scores, copy=False, nan=_LOWEST)
 
 
-def _dropped(way: OneWay[E], ranking: _Ranking, labels: Mapping[str, str]) -> dict[str, Bools]:
-    """Which candidates each rule, by its label, keeps out of the list of an anchor.
+def _dropped(
+    plan: DirectionPlan[E], ranking: _Ranking, labels: Mapping[str, str]
+) -> dict[str, Bools]:
+    """Find the candidates that each rule, by its label, keeps out of the list of an anchor.
 
     A candidate counts for the first rule that drops it, if it ranks above the last that is kept.
     """
     anchor, ids = ranking.anchor, ranking.ids
     nothing = np.zeros(len(ids), dtype=bool)
-    equal = way.side.positives.contains(anchor, ids)
-    ceilings, near_of = way.ceilings, way.near
+    equal = plan.matrix.positives.contains(anchor, ids)
+    ceilings, near_of = plan.ceilings, plan.near
     high = nothing if ceilings is None else (ranking.scores > ceilings[anchor]) & ~equal
     near = nothing if near_of is None else near_of(np.array(anchor), ids) & ~equal & ~high
-    last = way.skip_first + way.depth
     left = np.flatnonzero(~(equal | high | near))
-    if len(left) < last:  # the anchor is excused
+    if len(left) < plan.last:  # the anchor is excused
         high = near = nothing
         left = np.flatnonzero(~equal)
     first = nothing.copy()
-    first[left[: way.skip_first]] = True
-    in_reach = np.arange(len(ids)) < left[last - 1]
+    first[left[: plan.skip_first]] = True
+    in_reach = np.arange(len(ids)) < left[plan.last - 1]
     dropped = {EQUAL_CAPTIONS: equal, SCORE_SHARE: high, NEAR_CAPTIONS: near, SKIP_FIRST: first}
     return {label: dropped[rule] & in_reach for rule, label in labels.items()}
 
 
-def _example(ranking: _Ranking, place: int, dataset: PairDataset, *, of_texts: bool) -> Example:
-    """A dropped candidate in words; an image by the caption that is most like the text."""
+def _example(ranking: _Ranking, place: int, dataset: PairDataset, direction: Direction) -> Example:
+    """Describe a dropped candidate; an image by the caption that is most like the text."""
     anchor, candidate = ranking.anchor, int(ranking.ids[place])
-    image, text = (candidate, anchor) if of_texts else (anchor, candidate)
+    image, text = (anchor, candidate) if direction == "i2t" else (candidate, anchor)
     words = set(words_of(dataset.captions[text]))
 
     def likeness(caption: str) -> float:

@@ -17,27 +17,26 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from aoq.mining.sides import Side
-from aoq.mining.toplists import TopLists
+from aoq.mining.score_matrix import ScoreMatrix
+from aoq.mining.toplists import Hits, TopLists
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import evenly_spread, ranges
 from aoq.scoring.encoded import Rows
 from aoq.threads import worker_threads
-from aoq.types import Floats, Int32s, Positives
+from aoq.types import Floats, Positives
 
 E = TypeVar("E")
-Hits = tuple[Int32s, Floats, Int32s]  # anchors, scores and candidates of a block, ordered by anchor
 _ROWS_AT_ONCE = 512  # rows of a block between two chances to raise the floors of its columns
-_SAMPLE = 256  # candidates that tell where a list will end
+_SAMPLE = 256  # candidates that show where a list will end
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep(ABC, Generic[E]):
-    """What a pass reads and fills; `images` are those it is about, all or a process's share."""
+    """What a pass reads and fills."""
 
-    side: Side[E]
-    "Of the images."
+    matrix: ScoreMatrix[E]  # i2t
     images: slice
+    "All images, or a process's share."
     i2t: TopLists
     t2i: TopLists
     block_size: int
@@ -47,13 +46,16 @@ class Sweep(ABC, Generic[E]):
         return ranges(self.images.stop, self.block_size, start=self.images.start)
 
     @property
-    def plan(self) -> list[Any]:
+    def key(self) -> list[Any]:
         """What half-finished lists depend on, beside settings and share."""
         return [self.block_size]
 
     @abstractmethod
     def run(self, *, first_stripe: int = 0, pause: Callable[[], bool]) -> Iterator[int]:
-        """Yields how many stripes are done when `pause` says so; nothing is under way then."""
+        """Fill the lists; yield how many stripes are done whenever `pause` is true.
+
+        Nothing is under way then.
+        """
 
     def _rows(self, stripe: slice) -> slice:
         """Where the images of a stripe are among `images`."""
@@ -65,15 +67,15 @@ class FullSweep(Sweep[E]):
     """A pass over every image with every text."""
 
     def run(self, *, first_stripe: int = 0, pause: Callable[[], bool]) -> Iterator[int]:
-        """Yields how many stripes are done when `pause` says so; nothing is under way then."""
-        side = self.side
-        stripes, texts = self.stripes, ranges(len(side.candidates), self.block_size)
-        sample = _Sample.of_texts(side.candidates, side.positives)
+        """Score blocks in threads; see `Sweep.run`."""
+        matrix = self.matrix
+        stripes, texts = self.stripes, ranges(len(matrix.candidates), self.block_size)
+        sample = _Sample.of_texts(matrix.candidates, matrix.positives)
         under_way: deque[_Task] = deque()
         latest: dict[int, Future[Hits]] = {}
         with (
             progress_bar("mine", total=len(stripes) * len(texts), unit="blocks") as update,
-            worker_threads(side.device) as workers,
+            worker_threads(matrix.device) as workers,
         ):
 
             def collect(*, leave: int) -> None:
@@ -81,13 +83,13 @@ class FullSweep(Sweep[E]):
                     task = under_way.popleft()
                     self._collect(task)
                     if latest[task.texts.start] is task.hits:
-                        del latest[task.texts.start]  # nobody has to wait for it any more
+                        del latest[task.texts.start]  # no later block waits for it
                     update()
 
             update(advance=first_stripe * len(texts))
             for number, stripe in enumerate(stripes[first_stripe:], first_stripe + 1):
-                images, rows = side.anchors[stripe], self._rows(stripe)
-                self.i2t.guess_floors(rows, sample.scores(side, images, stripe))
+                images, rows = matrix.anchors[stripe], self._rows(stripe)
+                self.i2t.guess_floors(rows, sample.scores(matrix, images, stripe))
                 for block in texts:
                     before = latest.get(block.start)
                     hits = workers.pool.submit(self._score, images, stripe, block, before)
@@ -103,7 +105,7 @@ class FullSweep(Sweep[E]):
         """Feed the lists of `texts` with a block; return the hits for those of the images."""
         if before is not None:
             before.result()  # the same texts with the stripe above come first
-        scores = self.side.scores(images, stripe, texts)
+        scores = self.matrix.block(images, stripe, texts)
         if stripe.start == self.images.start:
             rows = evenly_spread(len(scores), _SAMPLE)
             self.t2i.guess_floors(texts, np.ascontiguousarray(scores[rows].T))
@@ -111,47 +113,31 @@ class FullSweep(Sweep[E]):
             self._look_through(scores[rows], stripe, rows, texts)
             for rows in ranges(len(scores), _ROWS_AT_ONCE)
         ]
-        idx, values, ids = (np.concatenate(parts) for parts in zip(*hits, strict=True))
-        return idx, values, ids
+        return Hits(*(np.concatenate(parts) for parts in zip(*hits, strict=True)))
 
     def _look_through(self, scores: Floats, stripe: slice, rows: slice, texts: slice) -> Hits:
-        """The same for some rows of the block."""
-        from aoq.mining.kernels import look_through  # compiled, or read from a cache, when needed
+        """Feed the lists of `texts` with some rows of a block; return the hits for the images."""
+        from aoq.mining.kernels import Block, look_through  # compiled, or read from a cache
 
         first, lists = stripe.start + rows.start, self.t2i
-        floors = self.i2t.floors[self._rows(stripe)][rows]
-        hit_rows, hit_columns = np.empty((2, scores.size + 1), np.int32)
-        hit_scores = np.empty(scores.size + 1, np.float32)
+        block = Block(scores, self.i2t.floors[self._rows(stripe)][rows], first)
+        idx, ids = np.empty((2, scores.size + 1), np.int32)
+        hits = Hits(idx, np.empty(scores.size + 1, np.float32), ids)
         row = n_hits = 0
         while row < len(scores):
-            row, n_hits = look_through(
-                scores,
-                scores.view(np.int32),
-                row,
-                floors,
-                lists.floors[texts],
-                lists.ceilings[texts],
-                first,
-                lists.keys[texts],
-                lists.fills[texts],
-                lists.n_dropped[texts],
-                hit_rows,
-                hit_columns,
-                hit_scores,
-                n_hits,
-            )
+            row, n_hits = look_through(block, lists.arrays(texts), hits, row, n_hits)
             lists.make_room(texts)
         seen = first + len(scores) - self.images.start
         lists.raise_floors(texts, seen=seen, latest=len(scores))
-        return (
-            hit_rows[:n_hits] + np.int32(rows.start),
-            hit_scores[:n_hits].copy(),
-            hit_columns[:n_hits] + np.int32(texts.start),
+        return Hits(
+            idx=idx[:n_hits] + np.int32(rows.start),
+            scores=hits.scores[:n_hits].copy(),
+            ids=ids[:n_hits] + np.int32(texts.start),
         )
 
     def _collect(self, task: _Task) -> None:
         """Feed the images' lists; the threads may have seen floors that have risen since."""
-        self.i2t.offer(task.rows, *task.hits.result())
+        self.i2t.offer(task.rows, task.hits.result())
         latest = task.texts.stop - task.texts.start
         self.i2t.raise_floors(task.rows, seen=task.texts.stop, latest=latest)
 
@@ -177,7 +163,8 @@ class _Sample(Generic[E]):
         ids = evenly_spread(len(texts), _SAMPLE)
         return cls(texts[torch.from_numpy(ids)], positives.swapped.of_images(ids).swapped)
 
-    def scores(self, side: Side[E], images: E, stripe: slice) -> Floats:
-        scores = side.matrix(images, self.texts)
+    def scores(self, matrix: ScoreMatrix[E], images: E, stripe: slice) -> Floats:
+        """Scores of images with the sample, positives at -inf."""
+        scores = matrix.scores(images, self.texts)
         scores[self.positives.within(stripe, slice(0, scores.shape[1]))] = -np.inf
         return scores

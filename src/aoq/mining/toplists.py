@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +31,26 @@ _DEVIATIONS = 2.5  # between the expected end of a list and its floor: few lists
 _GROWTH = 5.0  # floors are set anew when so many times as many candidates have been seen
 
 
+class Hits(NamedTuple):
+    """Scored candidates, one an entry: the place of its anchor, its score and its id."""
+
+    idx: Ids | Int32s
+    scores: Floats
+    ids: Ids | Int32s
+
+
+class ListArrays(NamedTuple):
+    """The arrays of some lists, as compiled loops read and write them."""
+
+    keys: Keys
+    fills: Int32s
+    floors: Floats
+    ceilings: Floats
+    n_dropped: Ids
+
+
 def keys_of(scores: Floats, ids: Ids) -> Keys:
-    """Keys of candidates: higher for a higher score, and among equals for a lower id."""
+    """Make keys of candidates: higher for a higher score, and among equals for a lower id."""
     bits = (scores + np.float32(0)).view(np.int32)  # + 0: there is one zero only
     halves = np.empty((len(scores), 2), np.uint32)
     np.bitwise_xor(bits, (bits >> 31) | _SIGN, out=halves[:, _HIGH].view(np.int32))
@@ -40,11 +59,13 @@ def keys_of(scores: Floats, ids: Ids) -> Keys:
 
 
 def scores_of(keys: Keys) -> Floats:
+    """Scores that keys hold."""
     bits = _half(keys, _HIGH)
     return (bits ^ (~(bits >> 31) | _SIGN)).view(np.float32)
 
 
 def ids_of(keys: Keys) -> Int32s:
+    """Ids that keys hold."""
     return ~_half(keys, _LOW)
 
 
@@ -56,7 +77,7 @@ class TopLists:
     """Lists of `n_anchors` anchors, `depth` of `n_candidates` candidates each.
 
     Candidates that come in groups of `alike`, as the captions of one picture do, score alike; a
-    sample of them then tells less about the others.
+    sample of them then shows less about the others.
     """
 
     def __init__(
@@ -81,7 +102,7 @@ class TopLists:
         return len(self.keys)
 
     def rank_to_keep(self, seen: int) -> int:
-        """The rank, among the candidates seen, that the end of the whole list hardly passes."""
+        """The rank among the candidates seen that the end of the whole list will hardly exceed."""
         expected = self.depth * seen / self.n_candidates
         margin = _DEVIATIONS * math.sqrt(expected * self.alike) + 2
         return min(math.ceil(expected + margin), self.depth)
@@ -97,28 +118,21 @@ class TopLists:
             floors = np.partition(sample, size - rank, axis=1)[:, size - rank]
             self.floors[anchors] = np.where(floors > _LOWEST, floors, _LOWEST)
 
-    def offer(self, anchors: slice, idx: Ids | Int32s, scores: Floats, ids: Ids | Int32s) -> None:
-        """Take over what is above the floors: `idx` counts from the first of `anchors`."""
+    def arrays(self, anchors: slice) -> ListArrays:
+        """Views of the lists of some anchors."""
+        return ListArrays(*(getattr(self, name)[anchors] for name in ListArrays._fields))
+
+    def offer(self, anchors: slice, hits: Hits) -> None:
+        """Take over the hits above the floors; `hits.idx` counts from the first of `anchors`."""
         from aoq.mining.kernels import put  # compiled, or read from a cache, when needed
 
         start = 0
-        while start < len(idx):
-            start = put(
-                idx,
-                scores,
-                scores.view(np.int32),
-                ids,
-                start,
-                self.floors[anchors],
-                self.ceilings[anchors],
-                self.keys[anchors],
-                self.fills[anchors],
-                self.n_dropped[anchors],
-            )
+        while start < len(hits.idx):
+            start = put(hits, self.arrays(anchors), start)
             self.make_room(anchors)
 
     def raise_floors(self, anchors: slice, *, seen: int, latest: int) -> None:
-        """Set floors by the hits among `seen` candidates, if the `latest` of them are many."""
+        """Set floors by the hits among `seen` candidates, if the `latest` are many of them."""
         if seen < self.n_candidates and self._is_due(seen, latest):
             rank = self.rank_to_keep(seen)
             rows = anchors.start + np.flatnonzero(self.fills[anchors] > rank)
@@ -132,7 +146,7 @@ class TopLists:
         return math.floor(math.log(seen, _GROWTH)) > math.floor(math.log(before, _GROWTH))
 
     def _best_keys(self, rows: Ids, count: int) -> Keys:
-        """The best so many hits of some anchors that have more; the lowest of them first."""
+        """The best `count` hits of some anchors that have more; the lowest of them first."""
         width = int(self.fills[rows].max())
         return np.partition(self.keys[rows, :width], width - count, axis=1)[:, width - count :]
 
@@ -140,13 +154,13 @@ class TopLists:
         self.floors[rows] = np.maximum(self.floors[rows], scores_of(keys))
 
     def make_room(self, anchors: slice) -> None:
-        """Cut lists back to their depth, if one of them has no place left."""
+        """Cut lists back to their depth if one of them is full."""
         fills = self.fills[anchors]
         if fills.max(initial=0) == self.keys.shape[1]:
             self._cut(anchors.start + np.flatnonzero(fills > self.depth))
 
     def _cut(self, rows: Ids) -> None:
-        """Keep no more than the lists' depth of some anchors that have more."""
+        """Cut the lists of some anchors that have more than their depth."""
         best = self._best_keys(rows, self.depth)
         self.keys[rows, : self.depth] = best
         self.keys[rows, self.depth :] = NO_KEY
@@ -168,11 +182,11 @@ class TopLists:
         return rows
 
     def best(self, anchors: slice) -> Keys:
-        """Lists that are settled, best first."""
+        """Settled lists, best first."""
         return self.keys[anchors, : self.depth]
 
 
 def merged(lists: list[Keys]) -> Keys:
-    """The best of several lists of the same anchors, as deep as each, best first."""
+    """Merge several lists of the same anchors, as deep as each, best first."""
     keys = np.sort(np.concatenate(lists, axis=1), axis=1)[:, ::-1]
     return keys[:, : lists[0].shape[1]]

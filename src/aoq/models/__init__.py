@@ -1,4 +1,7 @@
-"""Models: encoders and their scorer, one file each, in one explicit registry."""
+"""Models: encoders and their scorer, one file each, in one explicit registry.
+
+`encoders` has the parts that several of them share, `captioner` the caption model of VSRN.
+"""
 
 from __future__ import annotations
 

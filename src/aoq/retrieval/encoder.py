@@ -1,39 +1,37 @@
-"""A trained model that reads what it has never seen: sentences, and pictures from files.
+"""A trained model that encodes what it has never seen: sentences, and pictures from files.
 
-A sentence goes through the run's vocabulary, a picture through the network that made the regions
-of the training set; then both are what the images and texts of a data set are to the model.
-Everything here may be called from several threads.
+A sentence goes through the run's vocabulary, a picture through the network that made the regions of
+the training set. All methods may be called from several threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
 
-import numpy as np
 import torch
 
 from aoq.config import RoundName
-from aoq.data.backbones import Regions
-from aoq.data.brought import is_text, shown
-from aoq.data.collate import Collator
-from aoq.data.dataset import Features, PairDataset
-from aoq.data.pictures import Picture, Pixels
-from aoq.data.regions import PictureReader, RegionSource
+from aoq.data.collate import Collator, pad_texts
+from aoq.data.dataset import PairDataset
+from aoq.data.splits import region_source
 from aoq.data.vocabulary import Vocabulary, tokenize
+from aoq.distributed import default_device
 from aoq.errors import UserError
-from aoq.scoring.encoded import Kind, PackedEncoding, encode_range
-from aoq.training.best_round import best_round
-from aoq.training.checkpoint import TrainedRun, load_run
-from aoq.training.inputs import default_device
-from aoq.types import Encoding, Positives
+from aoq.features.backbones import Regions
+from aoq.features.pictures import Picture, Pixels
+from aoq.features.regions import PictureReader, RegionSource
+from aoq.parsing import is_text, shown
+from aoq.runs.best_round import best_round
+from aoq.runs.checkpoint import TrainedRun, load_run
+from aoq.types import Encoding
 
 
 class QueryError(UserError):
-    """A question that cannot be answered, because of what it asks; any visitor may read why."""
+    """A question that has no answer because of what it asks; any visitor may read why."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class ReadText:
 
     @property
     def unknown_words(self) -> tuple[str, ...]:
-        """Words that are all one and the same word to the model, each once."""
+        """Words that the model treats all alike, each once."""
         pairs = zip(self.words, self.known, strict=True)
         return tuple(dict.fromkeys(word for word, known in pairs if not known))
 
@@ -61,15 +59,15 @@ def _is_word(word: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ReadPicture:
-    """A picture that the network has read, so that asking more about it costs little."""
+    """The regions of a picture, extracted once so that asking more about it costs little."""
 
     regions: Regions
-    "As every picture of the source has them. (R, F)"
+    "(R, F)"
     source: RegionSource
 
 
 class QueryEncoder:
-    """The model of a run, with what it needs to read texts and pictures."""
+    """The model of a run, with what it needs to encode texts and pictures."""
 
     def __init__(self, run: Path, trained: TrainedRun, *, source: RegionSource | None) -> None:
         self.run = run
@@ -90,41 +88,41 @@ class QueryEncoder:
         source: RegionSource | None = None,
         round: RoundName | None = None,  # noqa: A002
     ) -> QueryEncoder:
-        """The best round of a run, or the one that is named; `source` is what made its regions.
+        """Load the best round of a run, or the one that is named.
 
-        Where that is not given, the data set that the run was trained on tells it.
+        `source` is what made its regions; default: what the run's data set says.
         """
         folder = best_round(run, round).path
         return cls(folder, load_run(folder, device=default_device()), source=source)
 
     @cached_property
     def known_source(self) -> RegionSource | None:
-        """What turned pictures into the regions that the model was trained on, if that is known."""
+        """What made the regions that the model was trained on, if that is known."""
         data = self.trained.recipe.data
         if self._source is not None or not data:
             return self._source
-        return RegionSource.of_dataset(Path(data))
+        return region_source(Path(data))
 
     @property
     def source(self) -> RegionSource:
-        """The same where pictures are to be read."""
+        """What made those regions; a `UserError` says why that is not known."""
         data = self.trained.recipe.data
         if self.known_source is None and data and not Path(data).exists():
             raise UserError(
                 f"{self.run} cannot read pictures, because its data set {data} is not there, which "
-                "tells the network that made the regions; bring it back, or put a link in its "
+                "names the network that made the regions; bring it back, or put a link in its "
                 "place."
             )
         if self.known_source is None:
             raise UserError(
-                f"{self.run} cannot read pictures, because nothing tells which network made the "
+                f"{self.run} cannot read pictures, because nothing says which network made the "
                 f"regions of its data set {data}; use texts, or a run that was trained on a data "
                 "set of `aoq data build`."
             )
         return self.known_source
 
     def read_query(self, text: str) -> ReadText:
-        """The words of a sentence; one that the model cannot tell from any other is refused."""
+        """Split a sentence into words; reject one in which the model knows no word."""
         read = ReadText.of(text, self.vocabulary)
         words = [pair for pair in zip(read.words, read.known, strict=True) if _is_word(pair[0])]
         if not words:
@@ -138,56 +136,50 @@ class QueryEncoder:
         return read
 
     def collator(self, dataset: PairDataset) -> Collator:
-        """Reads a data set for the model, if its features are as wide as they should be."""
+        """Make a reader of a data set for the model, if its features have the right width."""
         if len(dataset):
             self.trained.require_width(dataset.features.shape[2], source=dataset.name)
         return Collator(dataset, self.vocabulary, device=self.device)
 
-    def encode(
-        self, dataset: PairDataset, kind: Kind, *, update: Callable[..., None] | None = None
-    ) -> Encoding | PackedEncoding:
-        """All images or all texts of a data set, in memory; `update` is told of every batch."""
-        ids = slice(0, len(dataset) if kind == "images" else dataset.n_texts)
-        collator, update = self.collator(dataset), update or (lambda advance: None)
-        with torch.no_grad():
-            return encode_range(self.model, collator, kind, ids, batch_size=128, update=update)
-
     def encode_texts(self, texts: Sequence[str]) -> Encoding:
-        """Sentences, whatever their words; padded to the longest."""
-        return self.encode(only_texts(texts), "texts")[:]
+        """Encode sentences, whatever their words; padded to the longest."""
+        return self.encode_words([self.vocabulary.encode(text) for text in texts])
+
+    def encode_words(self, rows: Sequence[Sequence[int]]) -> Encoding:
+        """Encode sentences given as word ids."""
+        with torch.no_grad():
+            return self.model.encode_texts(pad_texts(rows).to(self.device)).without_context()
 
     def score(self, image: Encoding, texts: Sequence[str]) -> list[float]:
-        """One image against some sentences; higher is closer."""
+        """Score one image against some sentences; higher is closer."""
         if not texts:
             return []
         with torch.no_grad():
             scores = self.model.score_matrix(image, self.encode_texts(texts))[0]
         return [float(score) for score in scores.tolist()]
 
-    def encode_pictures(self, pictures: Sequence[Picture]) -> Encoding:
-        """Pictures, each a file or the bytes of one."""
-        return self.encode_read([self.read_picture(picture) for picture in pictures])
-
-    def encode_read(self, pictures: Sequence[ReadPicture]) -> Encoding:
-        """What `read_picture` makes of pictures, which a teacher can share."""
-        for picture in pictures:
-            if picture.source != self.source:
-                raise UserError(
-                    f"the picture was read as {picture.source}, and {self.run} was trained on "
-                    f"{self.source}; let this run read it."
-                )
-        regions = np.stack([picture.regions for picture in pictures])
-        return self.encode(only_images(regions, [""] * len(regions), name="pictures"), "images")[:]
+    def encode_picture(self, picture: Picture | ReadPicture) -> Encoding:
+        """Encode one picture: a file, its bytes, or its regions, which a teacher can share."""
+        read = picture if isinstance(picture, ReadPicture) else self.read_picture(picture)
+        if read.source != self.source:
+            raise UserError(
+                f"the picture was read as {read.source}, and {self.run} was trained on "
+                f"{self.source}; let this run read it."
+            )
+        self.trained.require_width(read.regions.shape[1], source="the picture")
+        regions = torch.from_numpy(read.regions[None]).to(self.device, torch.float32)  # (1, R, F)
+        with torch.no_grad():
+            return self.model.encode_images(regions).without_context()
 
     def read_picture(self, picture: Picture | Pixels) -> ReadPicture:
-        """The regions of a picture: a file, the bytes of one, or its pixels as decoded."""
+        """Extract the regions of a picture: a file, the bytes of one, or its decoded pixels."""
         return ReadPicture(self.reader.regions(picture), self.source)
 
     def prepare_pictures(self, *, threads: int | None = None) -> PictureReader:
-        """Load the network that reads pictures, which the first picture would wait for otherwise.
+        """Load the network that reads pictures before the first picture comes.
 
         `threads` is how many pictures it reads at once; default: one a core. A server calls this
-        on its main thread, because others see one core only.
+        on its main thread, because its other threads see one core only.
         """
         with self._lock:
             self._reader = PictureReader(self.source, threads=threads)
@@ -195,40 +187,6 @@ class QueryEncoder:
 
     @property
     def reader(self) -> PictureReader:
-        """The network that reads pictures; loaded when it is first needed, or was prepared."""
+        """The network that reads pictures; loaded when first needed, unless prepared."""
         with self._lock:
             return self._reader or self.prepare_pictures()
-
-
-def only_texts(texts: Sequence[str]) -> PairDataset:
-    """Texts that belong to no image, as the encoders take them."""
-    return PairDataset(
-        name="texts",
-        split="query",
-        features=np.empty((0, 1, 1), np.float32),
-        image_ids=(),
-        captions=tuple(texts),
-        caption_ids=tuple(map(str, range(len(texts)))),
-        positives=Positives.from_pairs((), n_images=0, n_texts=len(texts)),
-        pictures=(),
-    )
-
-
-def only_images(
-    features: Features,
-    ids: Sequence[str],
-    *,
-    name: str,
-    pictures: Sequence[Path | None] | None = None,
-) -> PairDataset:
-    """Images that have no caption, as the encoders take them."""
-    return PairDataset(
-        name=name,
-        split="pictures",
-        features=features,
-        image_ids=tuple(ids),
-        captions=(),
-        caption_ids=(),
-        positives=Positives.from_pairs((), n_images=len(features), n_texts=0),
-        pictures=tuple(pictures or [None] * len(features)),
-    )

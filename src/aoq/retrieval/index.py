@@ -1,40 +1,39 @@
 """An index: everything that is searched, encoded by one model, in a folder.
 
-index.json          whose it is (hash of the model), what it was made of, its parts in order
+index.json          the model (its hash), what was indexed, and the parts in order
 train-5be1c0d3/     a part: a split of the data set, or the photos of a folder
-  entries.json      ids, pictures, captions, and who belongs to whom
-  images-00000...   encodings, as `aoq.scoring.stored` keeps them; texts-00000... the same
-  teacher/          the same by the embedding model that proposes, where there is one
-  boxes.npy         where the regions are, if they are no grid
+  entries.json      ids, pictures, captions, and the pairs of images and texts
+  images-00000...   encodings of images, as `aoq.scoring.encoding_files` keeps them
+  texts-00000...    encodings of texts
+  teacher/          encodings by the embedding model that proposes, if there is one
+  boxes.npy         boxes of the regions, unless they form a grid
 
-Images and texts are numbered through all parts. Nothing in a part ever changes, and no other part
-ever gets its name: photos that are added make a part of their own, an index that is made again is
-made of others, and index.json, written last, names those that count. So whoever has an index open
-either finds its parts as they were, or notices that they are gone. Encodings are read when they are
-needed, so opening costs as much as reading the entries.
+Images and texts are numbered through all parts. A part never changes, and its name is never used
+again: added photos make a part of their own, an index that is made again consists of other parts,
+and index.json, written last, names those that count. A reader of an open index therefore either
+finds its parts as they were, or notices that they are gone. Encodings are read on demand, so
+opening an index costs as much as reading its entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from aoq.data.brought import parse_json
-from aoq.data.regions import Boxes, RegionSource, grid_boxes
+from aoq.distributed import default_device
 from aoq.errors import UserError
+from aoq.features.regions import Boxes, RegionSource, grid_boxes
 from aoq.manifest import DamagedFileError, check_file, read_checked
+from aoq.parsing import parse_json
 from aoq.scoring.encoded import Kind
-from aoq.scoring.stored import StoredRows, join_rows, open_rows
+from aoq.scoring.encoding_files import StoredRows, join_rows, open_rows
 from aoq.storage import hash_parts, write_json
-from aoq.training.inputs import default_device
-from aoq.types import Positives
 
 VERSION = 2
 INDEX = "index.json"
@@ -53,6 +52,11 @@ class ImageEntry:
     content: str | None
     "SHA-256 of the picture, if it was there when it was indexed."
 
+    @property
+    def picture_gone(self) -> bool:
+        """Whether the picture is no longer where it was indexed."""
+        return self.picture is not None and not self.picture.is_file()
+
 
 @dataclass(frozen=True)
 class TextEntry:
@@ -66,8 +70,8 @@ class TextEntry:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What was encoded together: a split, or the photos of a folder."""
+class IndexPart:
+    """A part of an index, encoded at once: a split, or the photos of a folder."""
 
     name: str
     split: str | None
@@ -78,7 +82,7 @@ class Part:
 
 @dataclass(frozen=True)
 class TeacherRecord:
-    """The embedding model that proposes, and how much is found that way."""
+    """The embedding model that proposes, and how much of the exact answers it finds."""
 
     run: str
     model_hash: str
@@ -86,32 +90,27 @@ class TeacherRecord:
     recall: Mapping[str, Mapping[str, float]]
     "Of i2t and t2i: the queries that were tried, and the share found of the first 1, 5 and 10."
     recall_split: str | None
-    "Split that the queries were taken from; none where they were taken from all entries."
+    "Split that the queries were taken from; None if they were taken from all entries."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What an index says about itself."""
+    """The content of index.json."""
 
     model_name: str
     model_hash: str
     data: str | None
     "Folder of the data set, if one was indexed."
     fingerprints: Mapping[str, str]
-    "Of its splits."
+    "By split."
     results: Mapping[str, Mapping[str, Any]]
-    "Of the model on these splits, as far as they were known."
+    "Metrics of the model by split, as far as they were known."
     source: RegionSource | None
     teacher: TeacherRecord | None
-    parts: tuple[Part, ...]
+    parts: tuple[IndexPart, ...]
 
     def save(self, folder: Path) -> None:
-        fields = vars(self) | {
-            "source": None if self.source is None else self.source.as_dict(),
-            "teacher": None if self.teacher is None else asdict(self.teacher),
-            "parts": [asdict(part) for part in self.parts],
-        }
-        write_json(folder / INDEX, {"version": VERSION, **fields})
+        write_json(folder / INDEX, {"version": VERSION, **asdict(self)})
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -121,9 +120,9 @@ class Manifest:
             version = fields.pop("version")
             manifest = cls._of_fields(fields) if version == VERSION else None
         except FileNotFoundError:
-            raise UserError(f"{folder} is no index: it has no {INDEX}.") from None
+            raise UserError(f"{folder} is not an index: it has no {INDEX}.") from None
         except DamagedFileError:
-            raise damaged(path, "it is not what was written") from None
+            raise damaged(path, "its content has changed") from None
         except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise damaged(path, repr(error)) from None
         if manifest is None:
@@ -143,7 +142,7 @@ class Manifest:
             | {
                 "source": None if source is None else RegionSource.from_dict(source),
                 "teacher": None if teacher is None else TeacherRecord(**teacher),
-                "parts": tuple(Part(**part) for part in fields["parts"]),
+                "parts": tuple(IndexPart(**part) for part in fields["parts"]),
             }
         )
 
@@ -155,12 +154,12 @@ def damaged(path: Path, problem: str) -> UserError:
 
 
 class IndexChangedError(UserError):
-    """An index is no longer what it was when it was opened."""
+    """An index has changed since it was opened."""
 
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """An index as it lies on disk, with its entries in memory."""
+    """An index on disk, with its entries in memory."""
 
     folder: Path
     manifest: Manifest
@@ -169,48 +168,46 @@ class Index:
 
     @classmethod
     def open(cls, folder: Path | str) -> Self:
-        """Read the entries of all parts; encodings are opened when they are asked for."""
+        """Read the entries of all parts; encodings are opened on demand."""
         folder = Path(folder)
         return cls.of(folder, Manifest.load(folder))
 
     @classmethod
     def of(cls, folder: Path, manifest: Manifest) -> Self:
-        """The same where index.json is still to be written."""
-        images: list[tuple[str, str | None, str | None, str | None]] = []
-        texts: list[tuple[str, str, str | None]] = []
-        pairs: list[tuple[int, int]] = []
+        """Read the entries of the parts of a manifest, which need not be written yet."""
+        images: list[ImageEntry] = []
+        texts: list[TextEntry] = []
         with _unchanged(folder, manifest.parts):
             for part in manifest.parts:
                 listing = _read_entries(folder / part.name / ENTRIES, part)
-                pairs += [(i + len(images), t + len(texts)) for i, t in listing["pairs"]]
-                images += [(*image, part.split) for image in listing["images"]]
-                texts += [(*text, part.split) for text in listing["texts"]]
-        positives = Positives.from_pairs(pairs, n_images=len(images), n_texts=len(texts))
-        return cls(
-            folder,
-            manifest,
-            tuple(
-                ImageEntry(number, name, Path(picture) if picture else None, split, own, content)
-                for number, ((name, picture, content, split), own) in enumerate(
-                    zip(images, _partners(positives), strict=True)
-                )
-            ),
-            tuple(
-                TextEntry(number, name, text, split, own)
-                for number, ((name, text, split), own) in enumerate(
-                    zip(texts, _partners(positives.swapped), strict=True)
-                )
-            ),
-        )
+                own_texts: list[list[int]] = [[] for _ in listing["images"]]
+                own_images: list[list[int]] = [[] for _ in listing["texts"]]
+                for image, text in listing["pairs"]:
+                    own_texts[image].append(text + len(texts))
+                    own_images[text].append(image + len(images))
+                images += [
+                    ImageEntry(number, name, picture and Path(picture), part.split, own, content)
+                    for number, ((name, picture, content), own) in enumerate(
+                        zip(listing["images"], map(tuple, own_texts), strict=True), len(images)
+                    )
+                ]
+                texts += [
+                    TextEntry(number, name, text, part.split, own)
+                    for number, ((name, text), own) in enumerate(
+                        zip(listing["texts"], map(tuple, own_images), strict=True), len(texts)
+                    )
+                ]
+        return cls(folder, manifest, tuple(images), tuple(texts))
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """What was read inside is what was indexed, or an `IndexChangedError` says otherwise."""
-        with _unchanged(self.folder, self.manifest.parts):
-            yield
+    def unchanged(self) -> AbstractContextManager[None]:
+        """Guarantee that what is read in the block is what was indexed.
+
+        Raises an `IndexChangedError` at its end otherwise.
+        """
+        return _unchanged(self.folder, self.manifest.parts)
 
     def rows(self, kind: Kind, *, by_teacher: bool = False) -> StoredRows | None:
-        """The encodings of all images or texts, by the model or its teacher; none of none."""
+        """Open the encodings of all images or texts, by the model or its teacher; None if empty."""
         counts = {
             part.name: part.n_images if kind == "images" else part.n_texts
             for part in self.manifest.parts
@@ -223,7 +220,7 @@ class Index:
         return join_rows(parts) if parts else None
 
     def require_model(self, model_hash: str, *, run: Path) -> None:
-        """Refuse to search what another model encoded."""
+        """Reject an index that another model encoded."""
         if self.manifest.model_hash != model_hash:
             raise UserError(
                 f"{self.folder} is an index of another model than that of {run}, or of the same "
@@ -231,7 +228,7 @@ class Index:
             )
 
     def boxes(self, image: int) -> Boxes | None:
-        """Where the regions of an image are, as shares of width and height, if known. (R, 4)"""
+        """Return the boxes of an image's regions, as shares of width and height. (R, 4)"""
         first = 0
         for part in self.manifest.parts:
             if image < first + part.n_images:
@@ -242,7 +239,7 @@ class Index:
 
     @cached_property
     def grid_boxes(self) -> Boxes | None:
-        """The same of pictures that are read here."""
+        """Boxes of the regions of an uploaded picture. (R, 4)"""
         source = self.manifest.source
         return None if source is None else grid_boxes(source.grid)
 
@@ -263,8 +260,8 @@ class Index:
 
 
 @contextmanager
-def _unchanged(folder: Path, parts: Sequence[Part]) -> Iterator[None]:
-    """Looks afterwards whether all parts are still there: then they were all the time."""
+def _unchanged(folder: Path, parts: Sequence[IndexPart]) -> Iterator[None]:
+    """Check at the end that all parts are there: then they were there all the time."""
     try:
         yield
     finally:
@@ -275,8 +272,8 @@ def _unchanged(folder: Path, parts: Sequence[Part]) -> Iterator[None]:
             )
 
 
-def _read_entries(path: Path, part: Part) -> dict[str, Any]:
-    """Images, texts and pairs of a part, numbered from 0, as they were written."""
+def _read_entries(path: Path, part: IndexPart) -> dict[str, Any]:
+    """Read the images, texts and pairs of a part, which number from 0."""
     try:
         content = read_checked(path)
         if hash_parts(content) != part.entries_hash:
@@ -285,14 +282,8 @@ def _read_entries(path: Path, part: Part) -> dict[str, Any]:
     except FileNotFoundError:
         raise damaged(path, "it is missing") from None
     except DamagedFileError:
-        raise damaged(path, "it is not what was written") from None
+        raise damaged(path, "its content has changed") from None
     return listing
-
-
-def _partners(positives: Positives) -> list[tuple[int, ...]]:
-    """The texts of each image."""
-    texts = positives.pairs[:, 1].tolist()
-    return [tuple(texts[start:stop]) for start, stop in pairwise(positives.starts.tolist())]
 
 
 def _open_rows(folder: Path, kind: Kind, count: int) -> StoredRows:

@@ -1,96 +1,38 @@
-"""The matcher: ask for images in words, for texts with a picture, and see why they fit.
+"""The matcher: finds images for sentences and texts for pictures, and shows why they fit.
 
-It holds a trained model and its index. A query is a sentence or a picture from outside, or an
-entry of the index by its number; of an entry it is known which answers are right. All methods may
-be called from several threads.
+It holds a trained model and its index. A query is a sentence, a picture, or the number of an entry
+of the index, whose right answers are known. All methods may be called from several threads.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from threading import Lock
 from typing import SupportsIndex, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from aoq.config import RoundName
-from aoq.data.brought import shown
-from aoq.data.pictures import Picture, Pixels
-from aoq.data.regions import Boxes, PictureReader
 from aoq.errors import UserError
+from aoq.features.pictures import Picture, Pixels
+from aoq.features.regions import Boxes, PictureReader
+from aoq.parsing import shown
+from aoq.retrieval.answers import Answer, AttentionMap, Hit
 from aoq.retrieval.encoder import QueryEncoder, QueryError, ReadPicture, ReadText
-from aoq.retrieval.index import INDEX, ImageEntry, Index, TextEntry
+from aoq.retrieval.index import ImageEntry, Index, TextEntry
+from aoq.retrieval.location import existing_index, require_same_round
 from aoq.retrieval.ranking import Candidates, Query, Ranker, Ranking, make_ranker
+from aoq.runs.directory import ROUNDS
 from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.encoded import Kind
-from aoq.scoring.stored import StoredRows
-from aoq.storage import ROUND_ONE, ROUND_TWO, ROUNDS
-from aoq.training.best_round import best_round
-from aoq.training.checkpoint import hash_model
+from aoq.scoring.encoding_files import StoredRows
 
-INDEX_FOLDER = "index"
 E = TypeVar("E")
-FromOutside = Path | bytes | ReadPicture
-Image = FromOutside | SupportsIndex  # or the number of one in the index
+Given = Path | bytes | ReadPicture
+Image = Given | SupportsIndex  # or the number of one in the index
 Text = str | SupportsIndex
-Weights = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Hit:
-    """An image or a text that was found."""
-
-    number: int
-    id: str
-    score: float
-    text: str
-    "Of a text its words; of an image its first caption, or nothing."
-    picture: Path | None
-    correct: bool | None
-    "Whether it belongs to the query; known only where the query is an entry of the index."
-
-    @property
-    def picture_gone(self) -> bool:
-        """Whether the picture is no longer where it was indexed."""
-        return self.picture is not None and not self.picture.is_file()
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What was found, best first; equal scores by the lower number."""
-
-    hits: tuple[Hit, ...]
-    unknown_words: tuple[str, ...]
-    "Words of the query that the model does not know: all of them are the same word to it."
-    exact: bool
-    "Whether everything was scored, or only what a teacher proposed."
-
-
-@dataclass(frozen=True)
-class AttentionMap:
-    """Which region each word looked at, and which word each region; none where a model does not.
-
-    The marks for the start and the end of a text take part in attention but are no words. They are
-    left out and nothing is scaled up for it: a region's weights add up to less than 1 where it
-    looked at them.
-    """
-
-    score: float
-    "How well they fit; higher is closer."
-    words: tuple[str, ...]
-    known: tuple[bool, ...]
-    boxes: Boxes | None
-    "Left, top, right, bottom of each region, as shares of width and height. (R, 4)"
-    by_word: Weights | None
-    "Weights of the regions for each word; they add up to 1. (T, R)"
-    by_region: Weights | None
-    "Weights of the words for each region. (R, T)"
 
 
 class Matcher:
@@ -118,15 +60,15 @@ class Matcher:
         index: Path | str | None = None,
         round: RoundName | None = None,  # noqa: A002
     ) -> Matcher:
-        """The best round of a run, or the `round` that is named, and its index of `aoq index`."""
+        """Load the best round of a run, or the one that is named, and its index."""
         opened = Index.open(existing_index(run, index, round=round))
         encoder = QueryEncoder.load(run, source=opened.manifest.source, round=round)
-        _refuse_other_round(opened, encoder)
+        require_same_round(opened, encoder)
         opened.require_model(encoder.model_hash, run=encoder.run)
         return cls(encoder, opened, proposer=load_teacher(opened))
 
     def reopened(self) -> Matcher:
-        """The same model with its index as it is on disk by now."""
+        """Open the index again, for the same model."""
         opened = Index.open(self.index.folder)
         opened.require_model(self.encoder.model_hash, run=self.run)
         record, own = opened.manifest.teacher, self.index.manifest.teacher
@@ -136,7 +78,7 @@ class Matcher:
 
     @property
     def attention_reason(self) -> str | None:
-        """Why there is no attention to show; none where there is."""
+        """Why the model has no attention to show; None if it has."""
         if self.has_attention:
             return None
         return (
@@ -145,18 +87,18 @@ class Matcher:
         )
 
     def search(self, query: str | Path, *, top: int = 10) -> Answer:
-        """Images for a sentence, or texts for a picture file."""
+        """Find images for a sentence, or texts for a picture file."""
         if isinstance(query, Path):
             return self.texts_for(query, top=top)
         if not isinstance(query, str):
             raise QueryError(
-                f"{shown(query)} is no query; expected a sentence as str, or a picture file as a "
-                "Path. images_for and texts_for take entries of the index by their numbers."
+                f"{shown(query)} is not a query; expected a sentence as str, or a picture file as "
+                "a Path. images_for and texts_for take entries of the index by their numbers."
             )
         return self.images_for(query, top=top)
 
     def images_for(self, text: Text, *, top: int = 10) -> Answer:
-        """The closest images of a sentence, or of a text of the index by its number."""
+        """Find the closest images of a sentence, or of a text of the index by its number."""
         if isinstance(text, str):
             own, unknown = None, self.encoder.read_query(text).unknown_words
         else:
@@ -166,19 +108,19 @@ class Matcher:
         return self._answer("images", ranking, own=own, unknown_words=unknown)
 
     def texts_for(self, image: Image, *, top: int = 10) -> Answer:
-        """The closest texts of a picture, or of an image of the index by its number."""
-        own = None if isinstance(image, FromOutside) else self._image(image).texts
+        """Find the closest texts of a picture, or of an image of the index by its number."""
+        own = None if isinstance(image, Given) else self._image(image).texts
         with self.index.unchanged():
             ranking = self._rank("texts", self._image_query(image), top=top)
         return self._answer("texts", ranking, own=own)
 
     def score(self, image: Image, texts: Sequence[Text]) -> list[float]:
-        """How well an image fits each of some sentences, or texts of the index; higher is closer.
+        """Score an image against sentences, or texts of the index; higher is closer.
 
-        A sentence that the model cannot tell from any other is refused, a text of the index is not.
+        A sentence of unknown words only is rejected; such a text of the index is not.
         """
         if isinstance(texts, str) or not isinstance(texts, Sequence):
-            raise QueryError(f"{shown(texts)} is no list of texts; expected one, such as [text].")
+            raise QueryError(f"{shown(texts)} is not a list of texts; expected [text, ...].")
         words = [text if isinstance(text, str) else self._text(text).text for text in texts]
         for text in texts:
             if isinstance(text, str):
@@ -188,7 +130,7 @@ class Matcher:
         return self.encoder.score(own_image, words)
 
     def attention(self, image: Image, text: Text) -> AttentionMap:
-        """What looked at what when this image and this text are compared."""
+        """Weigh the words and the regions that this image and this text attend to."""
         model = self.encoder.model
         if not isinstance(model, CrossAttention):
             raise QueryError(self.attention_reason or "")
@@ -214,17 +156,15 @@ class Matcher:
         )
 
     def read_picture(self, picture: Picture | Pixels) -> ReadPicture:
-        """A picture to ask several things about: the network reads it once."""
+        """Extract the regions of a picture once, to ask several things about it."""
         return self.encoder.read_picture(picture)
 
     def prepare_pictures(self, *, threads: int | None = None) -> PictureReader:
-        """Load the network that reads pictures before the first of them comes."""
+        """Load the network that reads pictures before the first picture comes."""
         return self.encoder.prepare_pictures(threads=threads)
 
-    # How they are answered
-
     def ranker(self, kind: Kind) -> Ranker:
-        """What finds images or texts; made when it is first needed."""
+        """Return the ranker of images or texts, made when first needed."""
         with self._lock:
             if kind not in self._rankers:
                 record = self.index.manifest.teacher
@@ -236,7 +176,7 @@ class Matcher:
             return self._rankers[kind]
 
     def entry_query(self, kind: Kind, numbers: Sequence[int]) -> Query:
-        """Entries of the index, as they are encoded there, as queries."""
+        """Make queries of entries of the index, from their encodings."""
         rows = torch.tensor(numbers)
         teacher = None if self.proposer is None else self._rows(kind, by_teacher=True)[rows]
         return Query(self._rows(kind)[rows], teacher)
@@ -248,20 +188,20 @@ class Matcher:
         return Query(self.encoder.encode_texts([text]), teacher)
 
     def _image_query(self, image: Image) -> Query:
-        if not isinstance(image, FromOutside):
+        if not isinstance(image, Given):
             return self.entry_query("images", [self._image(image).number])
-        read = [image if isinstance(image, ReadPicture) else self.read_picture(image)]
-        teacher = None if self.proposer is None else self.proposer.encode_read(read)
-        return Query(self.encoder.encode_read(read), teacher)
+        read = image if isinstance(image, ReadPicture) else self.read_picture(image)
+        teacher = None if self.proposer is None else self.proposer.encode_picture(read)
+        return Query(self.encoder.encode_picture(read), teacher)
 
     def _boxes(self, image: Image) -> Boxes | None:
-        if isinstance(image, FromOutside):
+        if isinstance(image, Given):
             return self.index.grid_boxes
         return self.index.boxes(self._image(image).number)
 
     def _rank(self, kind: Kind, query: Query, *, top: int) -> Ranking:
         if isinstance(top, bool) or not isinstance(top, SupportsIndex):
-            raise QueryError(f"top is {shown(top)}, which is no number; expected how many.")
+            raise QueryError(f"top is {shown(top)}, which is not a number; expected how many.")
         count = operator.index(top)
         if count < 1:
             raise QueryError(f"the first {count} cannot be found; ask for 1 or more.")
@@ -293,7 +233,7 @@ class Matcher:
         own: tuple[int, ...] | None,
         unknown_words: tuple[str, ...] = (),
     ) -> Answer:
-        """The first query's ranking as people see it."""
+        """Turn the ranking of a single query into hits."""
         make = self._image_hit if kind == "images" else self._text_hit
         found = zip(ranking.ids[0].tolist(), ranking.scores[0].tolist(), strict=True)
         hits = tuple(make(n, score, None if own is None else n in own) for n, score in found)
@@ -309,76 +249,8 @@ class Matcher:
         return Hit(number, text.id, score, text.text, None, correct)
 
 
-def index_folder(
-    run: Path | str,
-    index: Path | str | None = None,
-    *,
-    round: RoundName | None = None,  # noqa: A002
-) -> Path:
-    """Where the index of a run is, unless it is elsewhere: beside the model."""
-    return best_round(run, round).path / INDEX_FOLDER if index is None else Path(index)
-
-
-def existing_index(
-    run: Path | str,
-    index: Path | str | None = None,
-    *,
-    round: RoundName | None = None,  # noqa: A002
-) -> Path:
-    """The same where there is one; else a sentence says how to make it."""
-    folder = index_folder(run, index, round=round)
-    if not (folder / INDEX).is_file():
-        place = "" if index is None else f" --out {quote(str(index))}"
-        asked = "" if round is None else f" --round {round}"
-        raise UserError(
-            f"{folder} holds no index; make one with `aoq index {quote(str(run))}{place}{asked}`"
-            f"{_index_of_the_other(run, index, round)}."
-        )
-    return folder
-
-
-def _index_of_the_other(
-    run: Path | str,
-    index: Path | str | None,
-    round: RoundName | None,  # noqa: A002
-) -> str:
-    """What to say where the index that was made is that of the round that is not used."""
-    choice = best_round(run, round)
-    if index is not None or choice.other is None:
-        return ""
-    if not (choice.run / ROUNDS[choice.other] / INDEX_FOLDER / INDEX).is_file():
-        return ""
-    better = "is the better one on dev" if choice.best else "is the one that is used"
-    why = "was asked for" if round else better
-    return (
-        f": its index is of round {choice.other}, and round {choice.used} {why}; --round "
-        f"{choice.other} searches the index that is there"
-    )
-
-
-def _refuse_other_round(index: Index, encoder: QueryEncoder) -> None:
-    """Say so where an index was made with the round beside the one that is used."""
-    if index.manifest.model_hash == encoder.model_hash:
-        return
-    own = encoder.run.absolute()
-    for name, folder in ROUNDS.items():
-        beside = own.parent / folder
-        if own.name not in ROUNDS.values() or beside == own or not beside.is_dir():
-            continue
-        try:
-            is_its_index = hash_model(beside) == index.manifest.model_hash
-        except UserError:  # not trained
-            continue
-        if is_its_index:
-            raise UserError(
-                f"{index.folder} was made with round {name} of {own.parent}, and {encoder.run} is "
-                f"used; take that round with --round {name}, or make the index again with `aoq "
-                "index RUN --force`."
-            )
-
-
 def load_teacher(index: Index) -> QueryEncoder | None:
-    """The model that proposes, as it was when the index was made."""
+    """Load the teacher that proposes, if it is the one that the index was made with."""
     record = index.manifest.teacher
     if record is None:
         return None
@@ -408,18 +280,18 @@ def _entry(entries: tuple[E, ...], number: SupportsIndex, noun: str) -> E:
 
 
 def _whole_number(value: object) -> int:
-    """A number of any kind that counts, such as NumPy's; a truth value is none."""
+    """Return an integer of any type, such as NumPy's; reject booleans."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise QueryError(
-            f"{shown(value)} is no number; expected a number, a text as str, or a picture as a "
+            f"{shown(value)} is not a number; expected a number, a text as str, or a picture as a "
             "Path or its bytes."
         )
     return operator.index(value)
 
 
 def _name_of(run: Path) -> str:
-    """What a run is called where others are beside it: a round with the run it is of."""
+    """Name a run; a round with the run it belongs to."""
     folder = run.absolute()
-    if folder.name in (ROUND_ONE, ROUND_TWO):
+    if folder.name in ROUNDS.values():
         return f"{folder.parent.name}-{folder.name}"
     return folder.name

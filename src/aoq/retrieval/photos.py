@@ -1,8 +1,7 @@
 """The photos of a folder as a data set without captions.
 
-Regions come from the cache that every extraction fills, and are read from there when they are
-encoded, so a folder of any size takes no memory. A photo is known by its content: one that is in
-two places counts once.
+Regions are read from the cache of extractions while they are encoded, so a folder of any size takes
+no memory. A photo is identified by its content: one that is in two places counts once.
 """
 
 from __future__ import annotations
@@ -13,18 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from aoq.data.backbones import Regions
 from aoq.data.dataset import ImagesOnDemand, PairDataset
-from aoq.data.extract import extract_pictures, load_regions, tell_left_out
-from aoq.data.pictures import find_pictures
-from aoq.data.regions import RegionSource
-from aoq.retrieval.encoder import only_images
-from aoq.types import Ids
+from aoq.features.backbones import Regions
+from aoq.features.extract import extract_pictures, load_regions, tell_left_out
+from aoq.features.pictures import find_pictures
+from aoq.features.regions import RegionSource
+from aoq.types import Ids, Positives
 
 
 @dataclass(frozen=True)
 class CachedRegions:
-    """Regions of pictures that were extracted, read from the cache when asked."""
+    """Regions of extracted pictures, read from the cache on demand."""
 
     places: Sequence[Path]
     source: RegionSource
@@ -53,7 +51,7 @@ class Photos:
         return tuple(place.stem for place in self.stored.values())
 
     def without(self, contents: Iterable[str | None]) -> Photos:
-        """Those that have none of some contents, each content once."""
+        """Drop the photos with one of these contents, and keep each other content once."""
         seen, fresh = set(contents), dict[Path, Path]()
         for photo, place in self.stored.items():
             if place.stem not in seen:
@@ -62,17 +60,22 @@ class Photos:
         return replace(self, stored=fresh)
 
     def dataset(self) -> PairDataset:
-        """As the encoders take them; an id is the place below the folder."""
-        return only_images(
-            ImagesOnDemand.of(CachedRegions(tuple(self.stored.values()), self.source)),
-            [photo.relative_to(self.folder).as_posix() for photo in self.stored],
+        """Make a data set of the photos; an id is the path below the folder."""
+        regions = CachedRegions(tuple(self.stored.values()), self.source)
+        return PairDataset(
             name=str(self.folder),
+            split="pictures",
+            features=ImagesOnDemand.of(regions),
+            image_ids=tuple(photo.relative_to(self.folder).as_posix() for photo in self.stored),
+            captions=(),
+            caption_ids=(),
+            positives=Positives.from_pairs((), n_images=len(self), n_texts=0),
             pictures=tuple(self.stored),
         )
 
 
 def read_photos(folder: Path, source: RegionSource) -> Photos:
-    """Extract the regions of all pictures below a folder; those that cannot be used are named."""
+    """Extract the regions of all pictures below a folder, and warn of unusable ones."""
     found = find_pictures(folder)
     extraction = extract_pictures(found.pictures, source)
     tell_left_out(extraction, found)

@@ -1,9 +1,8 @@
-"""The best of many images or texts for a query: three ways, one answer each.
+"""Rankers: they find the best of many images or texts for a query, in one of three ways.
 
 An embedding model compares vectors, which faiss does for all of them in milliseconds. A model with
-cross attention scores pair by pair: all of them in blocks, which is exact and takes seconds, or
-those only that an embedding model proposes. Answers are best first, equal scores by the lower
-number.
+cross attention scores pairs: all of them in blocks, which is exact and takes seconds, or only those
+that an embedding model proposes. Results are best first, equal scores by the lower number.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from aoq.scoring.encoded import Kind, Rows
 from aoq.scoring.protocol import Scorer
 from aoq.types import Encoding, Floats, Ids
 
-_TAKEN_OUT = 64 * 2**20  # bytes of a block of images or texts
-_MORE = 64  # vectors beyond those asked for that are compared in double precision
+_BLOCK_BYTES = 64 * 2**20
+_EXTRA = 64  # vectors beyond those wanted that are compared in double precision
 
 
 @dataclass(frozen=True)
 class Query:
-    """Some queries as the model encodes them, and as its teacher does, if it has one."""
+    """Queries encoded by the model, and by its teacher if it has one."""
 
     own: Encoding
     teacher: Encoding | None = None
@@ -46,18 +45,18 @@ class Ranker(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether nothing is ever missed."""
+        """Whether the ranking never misses anything."""
         ...
 
     def rank(self, query: Query, *, top: int) -> Ranking: ...
 
 
 class VectorRanker:
-    """Inner products with all vectors, exactly: faiss proposes, double precision decides.
+    """Ranks by inner products with all vectors, exactly: double precision corrects faiss.
 
-    Faiss rounds as it likes and keeps any of several equal ones. So it is asked for more, these
-    are compared again, and where the answer's end is within rounding of what faiss left out, it is
-    asked for twice as many.
+    Faiss rounds, and keeps any of several equal vectors. It is therefore asked for more than are
+    wanted, which are compared again; if the last wanted score is within rounding error of what
+    faiss omitted, it is asked for twice as many.
     """
 
     exact = True
@@ -66,7 +65,7 @@ class VectorRanker:
         require_packages("faiss", extra="search")
         import faiss
 
-        blocks = ranges(len(rows), max(1, _TAKEN_OUT // rows.row_nbytes))
+        blocks = ranges(len(rows), max(1, _BLOCK_BYTES // rows.row_nbytes))
         self._index: Any = None
         self._longest = 0.0
         for block in blocks:
@@ -82,7 +81,7 @@ class VectorRanker:
     def rank_vectors(self, query: Encoding, *, top: int) -> Ranking:
         vectors = query.vectors.cpu().numpy()
         most = self._index.ntotal
-        top, count = min(top, most), min(top + _MORE, most)
+        top, count = min(top, most), min(top + _EXTRA, most)
         lengths = np.linalg.norm(vectors, axis=1) * self._longest
         rounding = 2 * vectors.shape[1] * np.finfo(np.float32).eps * lengths
         while True:
@@ -93,12 +92,12 @@ class VectorRanker:
             count = min(2 * count, most)
 
     def _compare(self, vectors: Floats, ids: Ids) -> Floats:
-        """Inner products of each query with some vectors, in double precision. (queries, ids)
+        """Compute inner products of each query with some vectors in double precision. (Q, K)
 
-        In blocks: where nearly all vectors are nearly equal, nearly all are compared.
+        In blocks, because nearly equal vectors can make it compare nearly all of them.
         """
         scores = np.empty(ids.shape, np.float32)
-        for block in ranges(ids.shape[1], max(1, _TAKEN_OUT // (8 * vectors.size))):
+        for block in ranges(ids.shape[1], max(1, _BLOCK_BYTES // (8 * vectors.size))):
             some = ids[:, block]
             found = self._index.reconstruct_batch(some.ravel()).reshape(*some.shape, -1)
             scores[:, block] = (found.astype(np.float64) * vectors[:, None]).sum(axis=2)
@@ -106,27 +105,27 @@ class VectorRanker:
 
 
 def _best(scores: Floats, ids: Ids, *, top: int) -> Ranking:
-    """The best of each row, equal scores by the lower id."""
+    """Return the best of each row, equal scores by the lower id."""
     order = np.lexsort((ids, -scores), axis=1)[:, :top]
     return Ranking(np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1))
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Images or texts to be ranked, and the model that scores them with queries of the other."""
+    """Images or texts to rank, and the model that scores them against queries."""
 
     scorer: Scorer[Encoding]
     rows: Rows[Encoding]
     kind: Kind
 
     def scores(self, query: Encoding, rows: slice | torch.Tensor) -> Floats:
-        """Each query against some candidates. (queries, rows)"""
-        taken_out = self.rows[rows]
+        """Score each query against some candidates. (queries, rows)"""
+        encoded = self.rows[rows]
         with torch.no_grad():
             scores = (
-                self.scorer.score_matrix(taken_out, query).T
+                self.scorer.score_matrix(encoded, query).T
                 if self.kind == "images"
-                else self.scorer.score_matrix(query, taken_out)
+                else self.scorer.score_matrix(query, encoded)
             )
         return scores.float().cpu().numpy()
 
@@ -142,7 +141,7 @@ class FullRanker:
         rows = self.candidates.rows
         n_queries = len(query.own)
         best = Ranking(np.empty((n_queries, 0), np.int64), np.empty((n_queries, 0), np.float32))
-        for block in ranges(len(rows), max(1, _TAKEN_OUT // rows.row_nbytes)):
+        for block in ranges(len(rows), max(1, _BLOCK_BYTES // rows.row_nbytes)):
             scores = self.candidates.scores(query.own, block)
             ids = np.broadcast_to(np.arange(block.start, block.stop), scores.shape)
             best = _best(
@@ -155,7 +154,7 @@ class FullRanker:
 
 @dataclass(frozen=True)
 class ProposedRanker:
-    """Scores with the model only what its teacher ranks among the first so many."""
+    """Scores with the model only the first candidates of its teacher."""
 
     candidates: Candidates
     teacher: VectorRanker
@@ -179,7 +178,7 @@ class ProposedRanker:
 def make_ranker(
     candidates: Candidates, teacher: Rows[Encoding] | None, *, proposals: int
 ) -> Ranker:
-    """The way that suits a model: by vectors, by its teacher's proposals, or one by one."""
+    """Make the ranker for a model: by vectors, by its teacher's proposals, or by full scoring."""
     if not isinstance(candidates.scorer, CrossAttention):
         return VectorRanker(candidates.rows)
     if teacher is None:

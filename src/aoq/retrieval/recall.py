@@ -1,8 +1,8 @@
-"""How much of the exact answers is found when a teacher proposes: tried out, not guessed.
+"""The recall of a teacher's proposals: the share of the exact answers that they contain.
 
-Entries that the model was trained on flatter it, because model and teacher have both learned who
-belongs to whom. So queries are taken from the test split where the index holds one, else from dev,
-and only without these from everything.
+Entries of the training split would flatter it, because model and teacher have both learned their
+pairs. Queries are therefore taken from the test split if the index holds one, else from dev, and
+only without these from all entries.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from aoq.types import Ids
 
 RECALL_DEPTHS = (1, 5, 10)
 SAMPLE = 100
-# Splits that no model is trained on, those first that none is chosen by.
+# Splits that no model is trained on; first those that do not choose its best epoch.
 _UNSEEN = ("test", "testall", "dev")
 _QUERIES_AT_ONCE = 16
 
 
 def with_recall(record: TeacherRecord, matcher: Matcher, *, sample: int) -> TeacherRecord:
-    """Answer some texts and images by proposals and by scoring everything; note the share found."""
+    """Answer some queries by proposals and by full scoring, and record the share found."""
     index = matcher.index
     split = _unseen_split(index)
     if not sample or not index.texts:
@@ -47,7 +47,7 @@ def _unseen_split(index: Index) -> str | None:
 
 
 def _sampled(entries: Sequence[ImageEntry | TextEntry], split: str | None, sample: int) -> Ids:
-    """The numbers of some entries of a split, or of all."""
+    """Return the numbers of some entries of a split, or of all splits."""
     numbers = np.array([entry.number for entry in entries if split in (None, entry.split)])
     return numbers[evenly_spread(len(numbers), sample)]
 
@@ -60,7 +60,7 @@ def _recall_of(matcher: Matcher, queries: Kind, candidates: Kind, numbers: Ids) 
     with progress_bar(f"try {queries}", total=len(numbers), unit="queries") as update:
         for some in ranges(len(numbers), _QUERIES_AT_ONCE):
             query = matcher.entry_query(queries, numbers[some].tolist())
-            exact, proposed = (way.rank(query, top=top).ids for way in (full, ranker))
+            exact, proposed = (each.rank(query, top=top).ids for each in (full, ranker))
             for one, other in zip(exact, proposed, strict=True):
                 found += [np.isin(one[:depth], other[:depth]).mean() for depth in RECALL_DEPTHS]
             update(advance=some.stop - some.start)

@@ -3,7 +3,7 @@
 Word encodings of a whole data set are kept without padding, because one long caption would make
 every other one as long; rows are padded when they are taken out, to the longest among them.
 
-Here everything stays in memory; `aoq.scoring.stored` keeps what does not fit there on disk.
+Here everything stays in memory; `aoq.scoring.encoding_files` keeps what does not fit there on disk.
 """
 
 from __future__ import annotations
@@ -140,21 +140,19 @@ def encode_range(
     batch_size: int,
     update: Callable[..., None],
 ) -> Encoding | PackedEncoding:
-    """Consecutive images or texts, encoded; texts of similar length go together.
+    """Encode consecutive images or texts; texts of similar length go together.
 
-    Each thread encodes a batch by itself, so encodings do not depend on how many there are.
-    `update` is told of every batch, as the bars of `aoq.progress` expect it.
+    `update` gets the size of every batch, as the bars of `aoq.progress` expect it.
     """
     order = np.arange(ids.start, ids.stop)
     if kind == "texts":
         order = order[np.argsort(collator.text_lengths[ids], kind="stable")]
 
     def encode(batch: Ids) -> Encoding:
-        with torch.no_grad():  # which holds for one thread
-            if kind == "images":
-                part = model.encode_images(collator.regions(batch))
-            else:
-                part = model.encode_texts(collator.texts(batch))
+        if kind == "images":
+            part = model.encode_images(collator.regions(batch))
+        else:
+            part = model.encode_texts(collator.texts(batch))
         if not isinstance(part, Encoding) or len(part) != len(batch):
             is_encoding = isinstance(part, Encoding)
             found = f"{len(part)} rows" if is_encoding else f"a {type(part).__name__}"
@@ -162,17 +160,46 @@ def encode_range(
                 f"encode_{kind} made {found} of {len(batch)} {kind}; expected an aoq.Encoding with "
                 "a row for each."
             )
-        return part.without_context()
+        return part
+
+    dataset, noun = collator.dataset, "image" if kind == "images" else "caption"
+    return encode_batches(
+        encode,
+        order,
+        batch_size=batch_size,
+        device=collator.device,
+        update=update,
+        what=f"{dataset.name} ({dataset.split}), {noun}",
+    )
+
+
+def encode_batches(
+    encode: Callable[[Ids], Encoding],
+    order: Ids,
+    *,
+    batch_size: int = 128,
+    device: str | torch.device,
+    update: Callable[..., None],
+    what: str,
+) -> Encoding | PackedEncoding:
+    """Encode consecutive ids in the given order, and return them in their own.
+
+    Each thread encodes a batch by itself, so encodings do not depend on how many there are. `what`
+    says what an id counts, for the error if its encoding is not finite.
+    """
+
+    def encode_batch(batch: Ids) -> Encoding:
+        with torch.no_grad():  # which holds for one thread
+            return encode(batch).without_context()
 
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     parts = []
-    with worker_threads(collator.device) as workers:
-        for part in workers.map(encode, batches):
+    with worker_threads(device) as workers:
+        for part in workers.map(encode_batch, batches):
             parts.append(part)
             update(advance=len(part))
-    dataset, noun = collator.dataset, "image" if kind == "images" else "caption"
-    _require_finite(parts, order, what=f"{dataset.name} ({dataset.split}), {noun}")
-    return concatenate(parts, order=torch.from_numpy(order - ids.start))
+    _require_finite(parts, order, what=what)
+    return concatenate(parts, order=torch.from_numpy(order - order.min()))
 
 
 def concatenate(parts: list[Encoding], *, order: Tensor | None = None) -> Encoding | PackedEncoding:

@@ -1,4 +1,4 @@
-"""The curves of a run for TensorBoard, where that is installed; elsewhere nothing is written.
+"""Curves of a run for TensorBoard; nothing is written if it is not installed.
 
     tensorboard --logdir runs
 
@@ -36,7 +36,7 @@ class Board:
         self._writer: SummaryWriter | None = None
 
     def write(self, step: int, summary: Mapping[str, Any], values: Mapping[str, Floats]) -> None:
-        """The window of steps that ends with `step`, and all values of a kind in it."""
+        """Write the window of steps that ends with `step`, and all values of a kind in it."""
         if self.folder is None or not summary["steps"]:
             return
         scalars = {f"loss/{name}": value for name, value in summary["loss"].items()}
@@ -47,14 +47,14 @@ class Board:
         self._write(step, scalars, {f"distribution/{name}": values[name] for name in values})
 
     def write_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The validation after `step`."""
+        """Write the validation after `step`."""
         if self.folder is not None:
             self._write(step, {f"validation/{name}": metrics[name] for name in metrics}, {})
 
     def _write(
         self, step: int, scalars: Mapping[str, float], histograms: Mapping[str, Floats]
     ) -> None:
-        """Written through at once: a kill must not lose steps that are not taken again."""
+        """Write and flush: a kill must not lose steps that are not taken again."""
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -88,7 +88,7 @@ def _silence_writer_threads() -> None:
 
 @contextmanager
 def step_board(folder: Path | None) -> Iterator[Board]:
-    """The board of a run, closed at the end; one that does nothing where TensorBoard is missing."""
+    """Open the board of a run; without TensorBoard it does nothing."""
     board = Board(folder if find_spec("tensorboard") is not None else None)
     try:
         yield board

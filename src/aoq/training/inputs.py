@@ -1,4 +1,4 @@
-"""What every round of a run reads: the splits, checked, and the vocabulary made from them."""
+"""What every round of a run reads: the checked splits, and the vocabulary made from them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from aoq.config import MIN_WORD_COUNT, ModelConfig, Recipe
-from aoq.data.check import check_dataset
+from aoq.data.checks.dataset import check_dataset
 from aoq.data.collate import Collator
-from aoq.data.opening import open_dataset, splits_of, training_captions
+from aoq.data.splits import open_dataset, splits_of, training_captions
 from aoq.data.vocabulary import Vocabulary
+from aoq.distributed import default_device
 from aoq.errors import UserError
 from aoq.models import find_maker
 from aoq.progress import warn
@@ -35,17 +34,17 @@ class TrainingData:
     "What the vocabulary was made with."
 
     def settle(self, recipe: Recipe) -> Recipe:
-        """The recipe with the word count that these data were opened with, if it left it open."""
+        """Set the recipe's minimum word count to that of these data, if it leaves it open."""
         return replace(recipe, min_word_count=recipe.min_word_count or self.min_word_count)
 
     @property
     def feature_width(self) -> int | None:
-        """Width of the region features; none where an image is something else."""
+        """Width of the region features; None if images are not region features."""
         shape = self.train.dataset.features.shape
         return int(shape[2]) if len(shape) == 3 else None
 
     def builder(self, config: ModelConfig) -> Callable[[], TrainableModel]:
-        """What builds a model of the library's for these data; refused where there is none."""
+        """Return a function that builds a model of the library for these data."""
         width, vocabulary = self.feature_width, self.vocabulary
         if vocabulary is None or width is None:
             raise UserError(
@@ -56,12 +55,8 @@ class TrainingData:
         return partial(make, config, feature_width=width, vocabulary_size=len(vocabulary))
 
 
-def default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData:
-    """Check the data set, unless that has been done, and open what training reads."""
+    """Check the data set, unless it is `checked`, and open what training reads."""
     if not recipe.data:
         raise UserError("no data set is named; add --data FOLDER (see `aoq data build --help`).")
     folder, device = Path(recipe.data), default_device()
@@ -79,23 +74,17 @@ def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData
             f"{folder}: {share:.0%} of the words in train captions occur fewer than {min_count} "
             "times and will be unknown; --min-word-count 1 keeps them all."
         )
-    has_test = "test" in splits_of(folder)
     dev = Collator(open_dataset(folder, "dev"), vocabulary, device=device)
     for split in (train, dev):
         _warn_of_unknown(folder, split)
-    return TrainingData(
-        train=train,
-        dev=dev,
-        test=Collator(open_dataset(folder, "test"), vocabulary, device=device)
-        if has_test
-        else None,
-        vocabulary=vocabulary,
-        min_word_count=min_count,
-    )
+    test = None
+    if "test" in splits_of(folder):
+        test = Collator(open_dataset(folder, "test"), vocabulary, device=device)
+    return TrainingData(train, dev, test, vocabulary, min_count)
 
 
 def _warn_of_unknown(folder: Path, split: Collator) -> None:
-    """Say so where captions hold no word that the model will know."""
+    """Warn of captions without any word that the model will know."""
     unknown, dataset = split.unknown_texts(), split.dataset
     if len(unknown):
         warn(

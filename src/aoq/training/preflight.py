@@ -1,4 +1,4 @@
-"""Checks of later stages that are made before the first one starts."""
+"""Checks of later stages, made before the first one starts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from aoq.config import Recipe
-from aoq.mining.direction import lists_nbytes
-from aoq.processes import ALONE, Processes
+from aoq.distributed import ALONE, Processes
+from aoq.mining.plan import lists_nbytes
+from aoq.runs.checkpoint import MakeModel
 from aoq.scoring.blocks import block_size_for
 from aoq.scoring.encoded import EncodedDataset, evaluation_mode
 from aoq.scoring.protocol import TrainableModel
-from aoq.training.checkpoint import MakeModel
 from aoq.training.inputs import TrainingData
 from aoq.types import Encoding
 

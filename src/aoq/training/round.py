@@ -20,30 +20,30 @@ import torch
 
 from aoq.config import RoundConfig
 from aoq.data.collate import Collator
+from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
 from aoq.evaluation.metrics import Metrics
 from aoq.evaluation.protocols import evaluate
 from aoq.manifest import record_pattern
-from aoq.processes import ALONE, Processes
 from aoq.progress import EventLog, count_of, progress_bar, say, say_epoch, warn
 from aoq.randomness import epoch_order, seed_torch
+from aoq.runs.checkpoint import TrainerState, load_trainer, save_trainer, save_weights
+from aoq.runs.directory import RunDirectory
 from aoq.sampling import OfflineSampler
 from aoq.scoring.protocol import TrainableModel
-from aoq.storage import RunDirectory
 from aoq.threads import Pace, ThreadChoice, choose_threads, is_set_by_user, using_threads
 from aoq.training.board import step_board
-from aoq.training.checkpoint import TrainerState, load_trainer, save_trainer, save_weights
+from aoq.training.collectives import Collectives, start_fabric
+from aoq.training.signals import Stop, waiting_signals
 from aoq.training.statistics import COLLAPSED, CollapseWatch, StepStatistics
 from aoq.training.step import NotFiniteError, add_gradients, make_batches, make_optimizer, update
-from aoq.training.stopping import Stop, waiting_signals
-from aoq.training.together import Together, start_fabric
 from aoq.types import Ids
 
 
 class Round:
     """Trains one model with one loss and writes what comes of it to a run directory.
 
-    Several processes train it together; the first one validates, writes and speaks for all.
+    Several processes share its steps; the first one validates, writes and reports for all.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class Round:
         self.label = label
         self.feature_width = feature_width
         self.processes = processes
-        self.together = Together(start_fabric(train.device, settings.precision))
-        if self.together.processes != processes:
+        self.collectives = Collectives(start_fabric(train.device, settings.precision))
+        if self.collectives.processes != processes:
             raise UserError(
                 "torchrun started this program, which did not join its processes; train inside "
-                "`with aoq.processes.join_processes() as processes`, and pass them on."
+                "`with aoq.distributed.join_processes() as processes`, and pass them on."
             )
         self.optimizer = make_optimizer(model, settings)
         self.state = load_trainer(run.trainer, model, self.optimizer)
-        self.together.share_weights(model)
+        self.collectives.share_weights(model)
         self.log = EventLog(run.events if processes.is_first else None)
         self.n_steps = len(self._batches(0))
         if not self.n_steps:
@@ -95,7 +95,7 @@ class Round:
         )
 
     def fit(self) -> TrainerState:
-        """Train the epochs that are left."""
+        """Train the remaining epochs."""
         if self._is_finished():
             say(f"{self.label}: finished before, {count_of(self.state.epoch, 'epoch')}")
             self._log_early_end()
@@ -123,7 +123,7 @@ class Round:
             while not self._is_finished() and self._train_epoch(self.state.epoch, stop):
                 self._end_epoch(stop)
             self._log_early_end()
-            self._tell_collapsed_end()
+            self._warn_of_collapsed_end()
         if not self._is_finished():
             raise UserError(
                 f"{self.label}: another process was asked to stop; the same command continues."
@@ -133,7 +133,7 @@ class Round:
         return self.state
 
     def _choose_threads(self) -> ThreadChoice:
-        """The user's number, or the one the round began with, or the one that measuring finds."""
+        """Take the user's number of threads, else that of the round so far, else measure."""
         if not self._may_choose_threads():
             return ThreadChoice(torch.get_num_threads())
         if self.state.threads:
@@ -145,7 +145,7 @@ class Round:
         return alone_on_cpu and not is_set_by_user()
 
     def _measure_threads(self, epoch: int) -> ThreadChoice:
-        """Measure steps of an epoch's kind without an update; nothing of them stays."""
+        """Measure steps like those of an epoch, without an update; leave the model unchanged."""
         settings = self.settings
         pair_ids, loss = self._batches(epoch)[0], settings.loss_at(epoch)
         before = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -155,7 +155,7 @@ class Round:
                 self.train, pair_ids, settings=settings, sampler=self.sampler, epoch=epoch, step=0
             )
             self.optimizer.zero_grad(set_to_none=True)
-            add_gradients(self.model, batches, loss, together=self.together)
+            add_gradients(self.model, batches, loss, collectives=self.collectives)
 
         self.model.train()
         choice = choose_threads(unit, units=settings.epochs * self.n_steps - self._steps_done)
@@ -164,7 +164,7 @@ class Round:
         return choice
 
     def _watch_pace(self, seconds: float, epoch: int) -> None:
-        """Measure again where steps have become slow, and take another number that is faster."""
+        """Measure again if steps have become slow, and change the number if another is faster."""
         if not self.pace.slows(seconds) or not self._may_choose_threads():
             return
         self.pace, choice = Pace(), self._measure_threads(epoch)
@@ -183,13 +183,13 @@ class Round:
             self.state = replace(self.state, threads=choice.threads)
 
     def _log_early_end(self) -> None:
-        """Once; a kill may have come between the last state and this line."""
+        """Log the early end once; a kill may have come between the last state and this line."""
         is_logged = any(line.get("event") == "stopped_early" for line in self.log.read())
         if self._gave_up() and not is_logged:
             self.log.write("stopped_early", epoch=self.state.epoch, waited=self.state.waited)
 
-    def _tell_collapsed_end(self) -> None:
-        """Repeat at the end of a round what scrolled away, so that its last word is true."""
+    def _warn_of_collapsed_end(self) -> None:
+        """Repeat the warning at the end of a round, where it has not scrolled away."""
         if self._is_finished() and self.collapse.is_stuck:
             self.log.write("collapsed", epoch=self.state.epoch, step=self.n_steps)
             warn(
@@ -205,19 +205,19 @@ class Round:
         return self._gave_up() or self.state.epoch >= self.settings.epochs
 
     def _end_epoch(self, stop: Stop) -> None:
-        """Validate, save, and say how far it is."""
+        """Validate, save, and print the epoch."""
         epoch = self.state.epoch
         self._save()
         with stop.at_once():
             metrics, best = self._validate(epoch)
         self.state = replace(self.state, epoch=epoch + 1, step=0)
         self._save()
-        told = f"{epoch + 1}/{self.settings.epochs}"
+        epochs = f"{epoch + 1}/{self.settings.epochs}"
         note = self.settings.note_on(epoch, is_best=best)
-        say_epoch(self.label, told, metrics.as_dict(), note=note)
+        say_epoch(self.label, epochs, metrics.as_dict(), note=note)
 
     def _batches(self, epoch: int) -> list[Ids]:
-        """The positive pairs of each step.
+        """Draw the positive pairs of each step.
 
         An end of the epoch that is too short for two pairs in each part and process is left out.
         """
@@ -229,7 +229,7 @@ class Round:
         return [batch for batch in batches if len(batch) >= smallest]
 
     def _train_epoch(self, epoch: int, stop: Stop) -> bool:
-        """The steps of an epoch that are left, with what is due in between; false where it ends."""
+        """Take the remaining steps of an epoch; false if the round has to end before validation."""
         self.model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate_at(epoch)
@@ -253,9 +253,9 @@ class Round:
             self._watch_pace(step_seconds, epoch)
             self.bar(title=title, note=_described(terms))
             self._between_steps(stop)
-            if self._gave_up() or self.together.any(stop.is_asked):
+            if self._gave_up() or self.collectives.any(stop.is_asked):
                 self._save()
-                self.processes.barrier()  # who leaves first has the others terminated
+                self.processes.barrier()  # torchrun terminates the others when one leaves
                 return False
         n_steps = len(batches) - first  # none where a stop came between them and the validation
         self.log.write(
@@ -269,7 +269,7 @@ class Round:
         return True
 
     def _step(self, pair_ids: Ids, *, epoch: int, step: int) -> dict[str, float]:
-        """One update of the weights; the loss terms it was made from."""
+        """Update the weights; return the terms of the loss."""
         seed_torch(self.seed, epoch=epoch + 1, step=step, process_rank=self.processes.rank)
         batches = make_batches(
             self.train,
@@ -287,7 +287,7 @@ class Round:
                 batches,
                 settings=self.settings,
                 epoch=epoch,
-                together=self.together,
+                collectives=self.collectives,
             )
         except NotFiniteError as error:
             raise self._not_finite(error, pair_ids, epoch=epoch, step=step) from None
@@ -300,7 +300,7 @@ class Round:
     def _not_finite(
         self, error: NotFiniteError, pair_ids: Ids, *, epoch: int, step: int
     ) -> UserError:
-        """The same error with the place and the pairs, which are also kept in the log."""
+        """Name the step and its pairs, which are also kept in the log."""
         dataset = self.train.dataset
         images = [dataset.image_ids[image] for image in pair_ids[:, 0]]
         captions = [dataset.caption_ids[text] for text in pair_ids[:, 1]]
@@ -314,11 +314,11 @@ class Round:
 
     @property
     def _steps_done(self) -> int:
-        """Of the whole round."""
+        """Steps of the whole round."""
         return self.state.epoch * self.n_steps + self.state.step
 
     def _between_steps(self, stop: Stop) -> None:
-        """A line of the log, a saved state, a validation, where due; an epoch's end brings all."""
+        """Log, save and validate if due; the end of an epoch does all three."""
         is_last = self.state.step == self.n_steps
         if self._steps_done % self.settings.log_every == 0 or is_last:
             self._log_steps(self._steps_done)
@@ -327,7 +327,7 @@ class Round:
         self._validate_where_due(stop)
 
     def _validate_where_due(self, stop: Stop) -> None:
-        """Within an epoch, once; a stop does not wait for it, since all is saved before."""
+        """Validate within an epoch, once; a stop does not wait for it: all is saved before."""
         every, steps = self.settings.validate_every, self._steps_done
         within = 0 < self.state.step < self.n_steps
         if every is None or steps % every or steps == self.state.validated or not within:
@@ -339,21 +339,21 @@ class Round:
         self._save()
 
     def _log_steps(self, steps: int) -> None:
-        """What the steps since the last such line were like."""
+        """Log the steps since the last such line."""
         summary = self.statistics.summary()
         self.log.write("steps", epoch=self.state.epoch + 1, step=self.state.step, **summary)
         self.board.write(steps, summary, self.statistics.values())
         self.statistics = StepStatistics()
 
     def _validate(self, epoch: int) -> tuple[Metrics, bool]:
-        """Judge the model on dev, and keep its weights where they are the best so far.
+        """Judge the model on dev, and keep its weights if they are the best so far.
 
-        Weights of the warm-up are kept only until the loss itself has had its turn.
+        Warm-up epochs never count as best: their weights are kept only until a later epoch.
         """
         judged = None
         if self.processes.is_first:
             judged = evaluate(self.model, self.dev, description=f"{self.label}: validate")
-        metrics = self.together.from_first(judged)
+        metrics = self.collectives.from_first(judged)
         score = metrics.rsum if self.settings.select_by == "rsum" else metrics.r1_r5
         warming_up = self.settings.warming_up(epoch)
         if warming_up:
@@ -376,7 +376,7 @@ class Round:
 
 
 def _described(terms: dict[str, float]) -> str:
-    """The loss and its terms, both anchors of a kind added up, in one line."""
+    """Format the loss and its terms in one line, both anchors of a kind added up."""
     kinds: defaultdict[str, float] = defaultdict(float)
     for name, value in terms.items():
         kinds[name.removeprefix("i2t_").removeprefix("t2i_")] += value

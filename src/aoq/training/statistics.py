@@ -1,8 +1,8 @@
 """What a window of steps was like, and the watch for a training that has collapsed.
 
-A sum of hinges does not tell how a model learns. The share of hinges that still pull does, and so
+A sum of hinges does not show how a model learns. The share of hinges that still pull does, and so
 do the scores of positives and of each kind of negative: they should part. Under Eq. 5 the weights
-tell how much the offline negatives say about the online ones.
+show how much harder the online negatives are than the offline ones.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from aoq.types import Floats
 
 _QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
 
+_ONLINE = ("i2t_online", "t2i_online")
 COLLAPSED = (
     "the loss sits on its plateau of 2 x batch x margin: all scores are alike, so no pair stands "
     "out from its negatives. Some data sets leave it by themselves after an epoch or two: wait, or "
@@ -51,6 +52,11 @@ def _has_negative(hinge: str, scores: BatchScores) -> Tensor:
     return torch.ones_like(negatives.diagonal())
 
 
+def _online(scores: BatchScores) -> list[tuple[Tensor, Tensor]]:
+    """Scores of the online negatives of images and of texts, and where there is one. (B,) each"""
+    return [(getattr(scores, name), _has_negative(name, scores)) for name in _ONLINE]
+
+
 class StepStatistics:
     """Collects a window of steps, which begins with it.
 
@@ -66,7 +72,7 @@ class StepStatistics:
         self._values: defaultdict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, terms: dict[str, float], outcomes: Sequence[Outcome]) -> None:
-        """One step: its terms, and what they were made from."""
+        """Add one step: its terms, and what they were computed from."""
         self._steps += 1
         for name, value in terms.items():
             self._terms[name].append(value)
@@ -76,10 +82,9 @@ class StepStatistics:
                 self._add_hinges(outcome)
 
     def _add_scores(self, scores: BatchScores) -> None:
-        online = {"i2t_online": scores.i2t_online, "t2i_online": scores.t2i_online}
         self._keep("positive", scores.positive)
-        for hinge, values in online.items():
-            self._keep("online", values[_has_negative(hinge, scores)])
+        for values, has_negative in _online(scores):
+            self._keep("online", values[has_negative])
         if scores.offline is not None:
             self._keep("offline", scores.offline.i2t)
             self._keep("offline", scores.offline.t2i)
@@ -94,24 +99,24 @@ class StepStatistics:
             self._keep("weights", weights[_has_negative(name, scores)])
 
     def _keep(self, name: str, values: Tensor) -> None:
-        """A copy, so that the matrix a column or diagonal is part of can go."""
+        """Keep a copy, so that the matrix of a column or diagonal can be freed."""
         self._values[name].append(values.detach().clone())
 
     def values(self) -> dict[str, Floats]:
         """The scores by kind (`positive`, `online`, `offline`) and the adaptive `weights`.
 
-        Both directions together; what the window does not have is absent.
+        A kind holds both directions; kinds that the window does not have are absent.
         """
         joined = {name: torch.cat(parts) for name, parts in self._values.items()}
         return {name: parts.float().cpu().numpy() for name, parts in joined.items() if len(parts)}
 
     def summary(self) -> dict[str, Any]:
-        """The window as one line of the log: rounded, and without what it does not have.
+        """Summarize the window as one line of the log, rounded, without what it does not have.
 
         loss     mean of each term over the steps
         active   share of each hinge's negatives that it still pulls away from
         scores   quantiles and mean, by kind
-        weights  the same of the adaptive weights, and the share below zero
+        weights  quantiles and mean of the adaptive weights, and the share below zero
         """
         if not self._steps:
             return {"steps": 0}
@@ -148,7 +153,7 @@ def _described(values: Floats) -> dict[str, float]:
 
 
 class CollapseWatch:
-    """Sees when the hardest-negative loss is stuck where all scores are alike.
+    """Detects that the hardest-negative loss is stuck where all scores are alike.
 
     A model that gives every pair the same score has every online hinge at exactly the margin, so
     the loss sits at 2 * batch * margin (under Eq. 5 times beta, the weight where S_off = S_on).
@@ -169,9 +174,9 @@ class CollapseWatch:
 
     @classmethod
     def for_epochs_of(cls, n_steps: int, *, margin: float) -> CollapseWatch:
-        """A watch whose patience is an epoch, within 30 to 200 steps.
+        """Make a watch whose patience is an epoch, within 30 to 200 steps.
 
-        A small data set may be trained in 200 steps altogether. In one healthy round of 40 steps
+        A small data set may be trained in 200 steps in all. In one healthy round of 40 steps
         an epoch, at most 8 steps in a row were on the plateau; in a collapsed one, 101.
         """
         return cls(margin, patience=min(200, max(30, n_steps)))
@@ -182,7 +187,7 @@ class CollapseWatch:
         return self._stuck >= self.patience
 
     def sees(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether this step makes it a collapse; true once, and again only after a recovery."""
+        """Count a step; true when it makes a collapse, once until the loss recovers."""
         self._stuck = self._stuck + 1 if self._on_plateau(outcomes) else 0
         return self._stuck == self.patience
 
@@ -194,11 +199,7 @@ class CollapseWatch:
 @torch.no_grad()
 def _online_gaps(outcome: Outcome) -> list[Tensor]:
     """|S_on - S(i, t)| of the anchors of both directions that have a negative."""
-    scores = outcome.scores
     if "i2t_online" not in outcome.loss.hinges:
         return []
-    online = {"i2t_online": scores.i2t_online, "t2i_online": scores.t2i_online}
-    return [
-        (values - scores.positive).abs()[_has_negative(name, scores)]
-        for name, values in online.items()
-    ]
+    positive = outcome.scores.positive
+    return [(values - positive).abs()[found] for values, found in _online(outcome.scores)]

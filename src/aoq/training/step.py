@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from aoq.config import LossConfig, RoundConfig
 from aoq.data.collate import Collator
+from aoq.distributed import ALONE, Processes, share
 from aoq.errors import UserError
 from aoq.losses import BatchScores, LossTerms, OfflineScores, compute_loss
-from aoq.processes import ALONE, Processes, share
 from aoq.sampling import OfflineNegatives, OfflineSampler
 from aoq.scoring.precision import as_single
 from aoq.scoring.protocol import (
@@ -33,11 +33,12 @@ from aoq.scoring.protocol import (
     SeparatesImageSets,
     TrainableModel,
 )
-from aoq.training.together import Together
+from aoq.training.collectives import Collectives
 from aoq.types import AlignedIdx, Encoding, Ids, StepBatch, require_tensor
 
 
 def make_optimizer(model: TrainableModel, settings: RoundConfig) -> torch.optim.Optimizer:
+    """Make the optimizer of a round."""
     return torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
 
 
@@ -82,35 +83,34 @@ def _read_batch(
     diagonal_only: bool,
     own: slice,
 ) -> StepBatch:
-    """A batch of which this process reads its `own` pairs."""
+    """Read the `own` pairs of a batch, which are this process's share."""
     image_ids, text_ids = pair_ids.T
     if diagonal_only:
-        negatives = ~torch.eye(len(pair_ids), dtype=torch.bool)
+        positives = np.eye(len(pair_ids), dtype=bool)
     else:
-        together = collator.dataset.positives.contains(image_ids[:, None], text_ids[None, :])
-        negatives = torch.from_numpy(~together)
-    roles, valid = [(image_ids[own], text_ids[own])], None
+        positives = collator.dataset.positives.contains(image_ids[:, None], text_ids[None, :])
+    roles, derived_mask = {"pairs": (image_ids[own], text_ids[own])}, None
     if drawn is not None:
-        negatives_of_own = drawn[own]
-        roles.append((negatives_of_own.images, negatives_of_own.texts))
+        read = drawn[own]
+        roles["offline"] = read.images, read.texts
         if loss.needs_derived_pairs:
-            roles.append((negatives_of_own.partner_images, negatives_of_own.partner_texts))
-            valid = torch.from_numpy(drawn.valid).to(collator.device)
-    images, image_idx = _distinct([images for images, _ in roles], device=collator.device)
-    texts, text_idx = _distinct([texts for _, texts in roles], device=collator.device)
-    aligned = [AlignedIdx(*idx) for idx in zip(image_idx, text_idx, strict=True)]
+            roles["partners"] = read.partner_images, read.partner_texts
+            derived_mask = torch.from_numpy(drawn.valid).to(collator.device)
+    images, image_idx = _distinct([images for images, _ in roles.values()], collator.device)
+    texts, text_idx = _distinct([texts for _, texts in roles.values()], collator.device)
+    aligned = dict(zip(roles, map(AlignedIdx, image_idx, text_idx), strict=True))
     return StepBatch(
         regions=collator.regions(images),
         texts=collator.texts(texts),
-        pairs=aligned[0],
-        negatives=negatives.to(collator.device),
-        offline=aligned[1] if len(aligned) > 1 else None,
-        partners=aligned[2] if len(aligned) > 2 else None,
-        derived_mask=valid,
+        pairs=aligned["pairs"],
+        negatives=torch.from_numpy(~positives).to(collator.device),
+        offline=aligned.get("offline"),
+        partners=aligned.get("partners"),
+        derived_mask=derived_mask,
     )
 
 
-def _distinct(roles: list[Ids], *, device: torch.device) -> tuple[Ids, Tensor]:
+def _distinct(roles: list[Ids], device: torch.device) -> tuple[Ids, Tensor]:
     """Every id once, and where the ids of each role are among them. (roles, b)"""
     ids = np.stack(roles)
     distinct, idx = np.unique(ids, return_inverse=True)
@@ -126,7 +126,7 @@ class Outcome:
 
 
 class NotFiniteError(UserError):
-    """A loss term or the gradient is no number; the weights have not moved."""
+    """A loss term or the gradient is NaN or infinite; the weights have not moved."""
 
 
 def update(
@@ -136,17 +136,17 @@ def update(
     *,
     settings: RoundConfig,
     epoch: int,
-    together: Together,
+    collectives: Collectives,
 ) -> tuple[dict[str, float], list[Outcome]]:
-    """One clipped step of the optimiser, by the gradients of all batches added up.
+    """Take one clipped step of the optimizer, by the gradients of all batches added up.
 
     Returns the terms of the whole step, and what they were made from. Refuses to step where a
     term or the gradient is not finite: the weights stay as they were.
     """
     optimizer.zero_grad(set_to_none=True)
-    outcomes = add_gradients(model, batches, settings.loss_at(epoch), together=together)
-    together.average_gradients(model.parameters())
-    terms = _terms_of_step(outcomes, together)
+    outcomes = add_gradients(model, batches, settings.loss_at(epoch), collectives=collectives)
+    collectives.average_gradients(model.parameters())
+    terms = _terms_of_step(outcomes, collectives)
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm))
     if not all(math.isfinite(value) for value in (*terms.values(), norm)):
         raise NotFiniteError(
@@ -158,88 +158,113 @@ def update(
 
 
 def add_gradients(
-    model: TrainableModel, batches: Sequence[StepBatch], loss: LossConfig, *, together: Together
+    model: TrainableModel,
+    batches: Sequence[StepBatch],
+    loss: LossConfig,
+    *,
+    collectives: Collectives,
 ) -> list[Outcome]:
     """Compute the loss of each batch and add its gradients to those of the weights."""
     outcomes = []
     for batch in batches:
-        outcome = step_loss(model, batch, loss, together=together)
-        together.fabric.backward(outcome.loss.total)
+        outcome = step_loss(model, batch, loss, collectives=collectives)
+        collectives.fabric.backward(outcome.loss.total)
         outcomes.append(outcome)
     return outcomes
 
 
-def _terms_of_step(outcomes: Sequence[Outcome], together: Together) -> dict[str, float]:
-    """Added up over its batches; what a model adds, which is local, also over the processes."""
+def _terms_of_step(outcomes: Sequence[Outcome], collectives: Collectives) -> dict[str, float]:
+    """Add the terms up over the batches; auxiliary terms, which are local, also over processes."""
     losses = [outcome.loss for outcome in outcomes]
     terms = {}
     for name in losses[0].terms:
         value = torch.stack([loss.terms[name].detach() for loss in losses]).sum()
-        terms[name] = float(together.mean(value) if name in losses[0].auxiliary else value)
+        terms[name] = float(collectives.mean(value) if name in losses[0].auxiliary else value)
     return terms
 
 
 def step_loss(
-    model: MatchingModel, batch: StepBatch, config: LossConfig, *, together: Together | None = None
+    model: MatchingModel,
+    batch: StepBatch,
+    config: LossConfig,
+    *,
+    collectives: Collectives | None = None,
 ) -> Outcome:
-    """The scores and the loss of a batch; auxiliary terms, which are means, by their share of it.
+    """Compute the scores and the loss of a batch.
 
-    The mean of the processes' losses is that of the whole batch.
+    Auxiliary terms are means, and are weighted by their share of the batch: the mean of the
+    processes' losses is that of the whole batch.
     """
-    scores, images = score_batch(model, batch, together=together)
+    scores, images = score_batch(model, batch, collectives=collectives)
     loss = compute_loss(scores, config)
     if isinstance(model, HasAuxiliaryLoss):
-        weight = batch.share * (1 if together is None else together.processes.size)
-        with _mixed_precision(together):
+        weight = batch.share * (1 if collectives is None else collectives.processes.size)
+        with _mixed_precision(collectives):
             auxiliary = model.auxiliary_loss(images, batch.texts[batch.pairs.texts])
         loss = replace(loss, auxiliary={name: weight * term for name, term in auxiliary.items()})
     return Outcome(scores, loss)
 
 
 def score_batch(
-    model: MatchingModel, batch: StepBatch, *, together: Together | None = None
+    model: MatchingModel, batch: StepBatch, *, collectives: Collectives | None = None
 ) -> tuple[BatchScores, Encoding]:
-    """Every score the losses need, and the encoded images of the pairs that are read here.
+    """Compute every score the losses need; also return the encoded images of the pairs read here.
 
     Encoders may run in lower precision; scores never do.
     """
-    sets = [part for part in (batch.pairs, batch.offline, batch.partners) if part is not None]
-    with _mixed_precision(together):
+    pairs, offline, partners = _encode_roles(model, batch, collectives)
+    own, size = len(batch.pairs.images), len(batch.negatives)
+    texts = pairs.texts if collectives is None else collectives.gather_encoding(pairs.texts, size)
+    matrix = model.score_matrix(pairs.images, texts)  # (b, B)
+    require_tensor("score_matrix(images, texts)", matrix, (own, size), of="fraction")
+    aligned: dict[str, Tensor] = {}  # (b,) each
+    if offline is not None:
+        aligned["i2t"] = model.score_pairs(pairs.images, offline.texts)
+        aligned["t2i"] = model.score_pairs(offline.images, pairs.texts)
+    if offline is not None and partners is not None:
+        aligned["derived"] = model.score_pairs(offline.images, offline.texts)
+        aligned["partners"] = model.score_pairs(partners.images, partners.texts)
+    for scores in aligned.values():
+        require_tensor("score_pairs(images, texts)", scores, (own,), of="fraction")
+    if collectives is not None:
+        gathered = collectives.gather(torch.column_stack([matrix, *aligned.values()]), size)
+        matrix = gathered[:, :size]
+        aligned = dict(zip(aligned, gathered[:, size:].unbind(dim=1), strict=True))
+    offline_scores = OfflineScores(**aligned, derived_mask=batch.derived_mask) if aligned else None
+    return BatchScores(matrix, batch.negatives, offline_scores), pairs.images
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """The images and texts of a role, aligned as its `AlignedIdx`."""
+
+    images: Encoding
+    texts: Encoding
+
+
+def _encode_roles(
+    model: MatchingModel, batch: StepBatch, collectives: Collectives | None
+) -> tuple[_Encoded, _Encoded | None, _Encoded | None]:
+    """Encode the pairs, the offline negatives and their partners, all in one pass."""
+    roles = [role for role in (batch.pairs, batch.offline, batch.partners) if role is not None]
+    with _mixed_precision(collectives):
         if isinstance(model, SeparatesImageSets):
-            rows = torch.cat([part.images for part in sets])
-            images = model.encode_image_sets(batch.regions[rows], len(sets))
+            rows = torch.cat([role.images for role in roles])
+            images = model.encode_image_sets(batch.regions[rows], len(roles))
         else:
             distinct = model.encode_images(batch.regions)
-            images = [distinct[part.images] for part in sets]
+            images = [distinct[role.images] for role in roles]
         words = model.encode_texts(batch.texts)
-    images = [_in_single(part) for part in images]
-    texts = [_in_single(words[part.texts]) for part in sets]
-    size = len(batch.negatives)
-    all_texts = texts[0] if together is None else together.gather_encoding(texts[0], size)
-    matrix = model.score_matrix(images[0], all_texts)  # (b, B)
-    # S(i, t_off) and S(i_off, t); of derived pairs also S(i_off, t_off) and S(i~_off, t~_off).
-    meetings = [(0, 1), (1, 0), (1, 1), (2, 2)][: 2 * len(sets) - 2]
-    offline = [model.score_pairs(images[first], texts[second]) for first, second in meetings]
-    own = len(batch.pairs.images)
-    require_tensor("score_matrix(images, texts)", matrix, (own, size), of="fraction")
-    for scores_of_pairs in offline:
-        require_tensor("score_pairs(images, texts)", scores_of_pairs, (own,), of="fraction")
-    if together is not None:
-        together_scores = together.gather(torch.column_stack([matrix, *offline]), size)
-        matrix, offline = together_scores[:, :size], list(together_scores[:, size:].unbind(dim=1))
-    if not offline:
-        return BatchScores(matrix, batch.negatives), images[0]
-    scores = OfflineScores(*offline[:2])
-    if len(sets) > 2:
-        derived, partners = offline[2:]
-        scores = replace(
-            scores, derived=derived, partners=partners, derived_mask=batch.derived_mask
-        )
-    return BatchScores(matrix, batch.negatives, scores), images[0]
+    pairs, *others = (
+        _Encoded(_in_single(encoded), _in_single(words[role.texts]))
+        for encoded, role in zip(images, roles, strict=True)
+    )
+    offline, partners = (*others, None, None)[:2]
+    return pairs, offline, partners
 
 
-def _mixed_precision(together: Together | None) -> AbstractContextManager[None]:
-    return nullcontext() if together is None else together.fabric.autocast()
+def _mixed_precision(collectives: Collectives | None) -> AbstractContextManager[None]:
+    return nullcontext() if collectives is None else collectives.fabric.autocast()
 
 
 def _in_single(encoding: Encoding) -> Encoding:

@@ -15,30 +15,16 @@ from typing import Any
 from aoq.config import Recipe, RoundConfig, RoundName
 from aoq.data.vocabulary import Vocabulary
 from aoq.disk import require_writable
+from aoq.distributed import ALONE, Processes, alone_in
 from aoq.errors import UserError
 from aoq.evaluation.protocols import first_texts
 from aoq.folders import refuse_taken
 from aoq.manifest import create_manifest
 from aoq.mining.candidates import CandidateLists
-from aoq.processes import ALONE, Processes, alone_in
 from aoq.randomness import seed_torch
 from aoq.recipes import load_recipe, save_recipe, settings_that_matter
-from aoq.sampling import OfflineSampler
-from aoq.scoring.protocol import TrainableModel
-from aoq.storage import (
-    ROUND_ONE,
-    ROUND_TWO,
-    ROUNDS,
-    RunDirectory,
-    hash_file,
-    is_vacant,
-    locked,
-    read_json,
-    remove_folder,
-    write_json,
-)
-from aoq.training.best_round import best_round
-from aoq.training.checkpoint import (
+from aoq.runs.best_round import best_round
+from aoq.runs.checkpoint import (
     MakeModel,
     TrainerState,
     hash_model,
@@ -46,11 +32,17 @@ from aoq.training.checkpoint import (
     load_run,
     load_weights,
 )
+from aoq.runs.custom_model import fingerprint_model, refuse_other_model
+from aoq.runs.directory import ROUND_ONE, ROUND_TWO, ROUNDS, RunDirectory
+from aoq.runs.encodings import ScoredSplit
+from aoq.runs.judge import judge_once, result_on
+from aoq.runs.mine import mine_split
+from aoq.sampling import OfflineSampler
+from aoq.scoring.protocol import TrainableModel
+from aoq.storage import hash_file, is_vacant, locked, read_json, remove_folder, write_json
 from aoq.training.inputs import TrainingData, open_training_data
-from aoq.training.own_model import fingerprint_model, refuse_other_model
 from aoq.training.preflight import require_mining_memory
 from aoq.training.round import Round
-from aoq.training.trained import ScoredSplit, judge_once, mine_split, result_on
 
 
 def prepare_run(
@@ -61,10 +53,10 @@ def prepare_run(
     force: bool = False,
     reads: Sequence[Path] = (),
 ) -> RunDirectory:
-    """A run directory for `recipe`: a fresh one, or one that was started with the same recipe.
+    """Make a run directory for `recipe`, or open one that was started with the same recipe.
 
-    With `force` a run that is there goes first, unless it holds something that this one `reads`.
-    A whole recipe keeps to mining its lists or to given ones, since its stages depend on it.
+    With `force` an existing run is removed first, unless it holds something that this one `reads`.
+    A whole recipe cannot change between mined and given lists, since its stages depend on it.
     """
     run = RunDirectory(path)
     if force and not is_vacant(path):
@@ -94,7 +86,7 @@ def prepare_run(
 
 
 def _refuse_other_kind(run: RunDirectory, *, is_round: bool) -> None:
-    """A folder holds a round or a whole recipe; who opens one that holds both gets either model."""
+    """Refuse to mix a round and a whole recipe: opening such a folder would be ambiguous."""
     remedy = "choose another folder, or add --force to start anew."
     has_rounds = any((run.path / name).exists() for name in ROUNDS.values())
     if run.origin.is_file() and not is_round:
@@ -104,7 +96,7 @@ def _refuse_other_kind(run: RunDirectory, *, is_round: bool) -> None:
 
 
 def _keep_recipe(run: RunDirectory, recipe: Recipe) -> None:
-    """Store what may have changed, such as where the data are, for who opens the run later."""
+    """Store settings that may change, such as the place of the data, for later commands."""
     if load_recipe(run.config) != recipe:
         save_recipe(recipe, run.config)
 
@@ -122,17 +114,16 @@ def train_round(
     force: bool = False,
     processes: Processes = ALONE,
 ) -> TrainerState:
-    """Train one round into `path`, or what is left of it.
+    """Train one round into `path`, or the rest of it.
 
     Offline negatives come from `candidates`, or from the lists that the recipe names. `start` is
-    the run whose weights a round starts from that is told not to start from scratch. Several
-    processes call this together.
+    the run whose weights the round starts from, unless it starts from scratch. Several processes
+    may call this.
     """
     path, recipe = Path(path), data.settle(recipe.resolved())
     settings = recipe.settings_of(which)
     named = candidates or recipe.candidates
-    lists = Path(named) if named else None
-    lists = lists if settings.loss.needs_candidates else None
+    lists = Path(named) if named and settings.loss.needs_candidates else None
     sampler = _make_sampler(recipe, settings, data, lists)
     weights = _weights_to_start_from(settings, None if start is None else Path(start))
     build = make_model or data.builder(recipe.model)
@@ -167,7 +158,7 @@ def train_round(
             feature_width=data.feature_width,
             processes=processes,
         ).fit()
-    processes.barrier()  # what was written is there for all
+    processes.barrier()  # all can read what was written
     return state
 
 
@@ -191,7 +182,7 @@ def _settle_origin(
     lists: Path | None,
     weights: Path | None,
 ) -> None:
-    """Note what a round starts from; refuse to continue one that started from something else."""
+    """Store what a round starts from; refuse to continue one that started from something else."""
     origin = {
         "round": which,
         "data": data.train.dataset.fingerprint,
@@ -235,9 +226,9 @@ def _make_sampler(
 
 @dataclass(frozen=True)
 class TwoRounds:
-    """A recipe in a folder, and the stages that it goes through there.
+    """The stages of a recipe in a folder.
 
-    Each stage is skipped where it is finished, and continued where it was begun.
+    A finished stage is skipped, one that was begun is continued.
     """
 
     path: Path
@@ -252,7 +243,7 @@ class TwoRounds:
 
     @property
     def last_round(self) -> Path:
-        """The folder of the model that the recipe is about."""
+        """Folder of the model that the recipe is about."""
         return self.path / ROUNDS[self.recipe.last_round]
 
     def train_round_one(self) -> None:
@@ -266,7 +257,7 @@ class TwoRounds:
         )
 
     def mine(self) -> Path:
-        """Rank the training set with round one's model; where the lists are."""
+        """Rank the training set with round one's model; return the path of the lists."""
         lists = RunDirectory(self.path).candidates
         is_there = lists.exists()
         self.processes.barrier()
@@ -294,7 +285,7 @@ class TwoRounds:
         )
 
     def judge(self) -> dict[str, Any]:
-        """The result of the last round on test, or on dev where there is no test."""
+        """Judge the last round on test, or on dev if the data set has no test split."""
         split, run = self.data.test or self.data.dev, self.last_round
         if self.processes.is_first:
             judge_once(run, split, lambda: self.load(run))
@@ -304,7 +295,7 @@ class TwoRounds:
         return result
 
     def load(self, run: Path) -> TrainableModel:
-        """The best model of one of the rounds."""
+        """Load the best model of a round."""
         device = self.data.train.device
         if self.make_model is not None:
             return load_own_model(run, self.make_model, device=device)
@@ -320,11 +311,11 @@ def run_recipe(
     force: bool = False,
     processes: Processes = ALONE,
 ) -> dict[str, Any]:
-    """Round one, mining, round two and the result on test, or what is left of them.
+    """Train round one, mine, train round two and judge on test, or do what is left of it.
 
-    A model of one's own: `make_model` builds it, once a round, and `data` may hold anything that
-    it reads. Stages that the recipe does not need are left out: no round one where a teacher's
-    lists are named, no round two where the online baseline is all that is wanted.
+    `make_model` builds a model of your own, once a round, and `data` may hold anything that it
+    reads. Stages that the recipe does not need are left out: round one if it names a teacher's
+    lists, round two if it is an online baseline. Returns the result of the last round.
     """
     path = Path(path)
     if make_model is not None:
@@ -333,7 +324,7 @@ def run_recipe(
     data = data or open_training_data(recipe)
     recipe = data.settle(recipe)
     builder = make_model or data.builder(recipe.model)
-    # What can be refused is, before anything is removed.
+    # Refuse what can be refused before anything is removed.
     if force or not RunDirectory(path).candidates.is_file():
         require_mining_memory(recipe, data, builder, processes=processes)
     if recipe.candidates:
@@ -346,6 +337,6 @@ def run_recipe(
             stages.train_round_one()
         if recipe.rounds == "both":
             stages.train_round_two(stages.mine() if recipe.mines else None)
-        if processes.is_first:  # the rounds have seen that the data are the same
+        if processes.is_first:  # the rounds have checked that the data are the same
             _keep_recipe(RunDirectory(path), recipe)
         return stages.judge()

@@ -1,4 +1,4 @@
-"""The application: the API, the page and the documents, behind the guard."""
+"""The application: the page, the API behind its checks, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import FileResponse
 from starlette.middleware import Middleware
 from starlette.staticfiles import StaticFiles
 
 from aoq import __version__
 from aoq.retrieval.matcher import Matcher
-from aoq.web.api import router
-from aoq.web.documents import describe_api
-from aoq.web.guard import LOOPBACK_NAMES, Bounded, KnownVisitors, WithSecurityHeaders
+from aoq.web.errors import add_error_handlers
 from aoq.web.limits import Limits
-from aoq.web.refusals import speak_in_sentences
+from aoq.web.routes import router
+from aoq.web.security import LOOPBACK_NAMES, KnownVisitors, SecurityHeaders
 from aoq.web.service import Service
 
-_HERE = Path(__file__).parent
-STATIC = _HERE / "static"
+STATIC = Path(__file__).parent / "static"
 
 
 def make_app(
@@ -30,9 +28,8 @@ def make_app(
     limits: Limits | None = None,
     hosts: Collection[str] = LOOPBACK_NAMES,
 ) -> FastAPI:
-    """What serves some runs; it answers to addresses in numbers and to the names `hosts`."""
-    limits = limits or Limits()
-    service = Service.of(matchers, limits)
+    """Make the application that serves some runs, at numeric addresses and the names `hosts`."""
+    service = Service.of(matchers, limits or Limits())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -46,35 +43,21 @@ def make_app(
         title="aoq",
         version=__version__,
         description="Finds images for sentences and sentences for images.",
-        docs_url=None,
+        docs_url=None,  # FastAPI's page loads scripts of another site
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        middleware=[
-            Middleware(WithSecurityHeaders),
-            Middleware(Bounded, seconds=limits.request_seconds),
-            Middleware(KnownVisitors, hosts=hosts),
-        ],
+        middleware=[Middleware(SecurityHeaders)],
     )
     app.state.service = service
-    speak_in_sentences(app, router.routes)
-    app.include_router(router)
-    _add_pages(app)
+    add_error_handlers(app, router.routes)
+    visitors = KnownVisitors(frozenset(host.lower() for host in hosts))
+    app.include_router(router, dependencies=[Depends(visitors.check)])
+    app.add_route("/", _page, include_in_schema=False)  # GET and HEAD
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.openapi()  # generated once, before the first visitor would wait for it
     return app
 
 
-def _add_pages(app: FastAPI) -> None:
-    documents = describe_api(app.openapi())
-
-    async def page(request: Request) -> FileResponse:
-        return FileResponse(STATIC / "index.html")
-
-    async def docs(request: Request) -> HTMLResponse:
-        return HTMLResponse(documents)
-
-    async def docs_style(request: Request) -> FileResponse:
-        return FileResponse(_HERE / "templates" / "docs.css")
-
-    for path, answer in (("/", page), ("/docs", docs), ("/docs.css", docs_style)):
-        app.add_route(path, answer, include_in_schema=False)  # GET and HEAD
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+async def _page(request: Request) -> FileResponse:
+    return FileResponse(STATIC / "index.html")

@@ -1,11 +1,10 @@
-"""Processes that decode what visitors send: such a process can be ended, a thread cannot.
+"""Processes that decode uploaded pictures: a process can be killed, a thread cannot.
 
-A file of a few hundred kilobytes can keep a decoder busy for minutes, or make it ask for all the
-memory there is. So it is decoded by a child that has bounds of its own, set by the system where
-the system can: seconds of computing, after which it is killed, and bytes of memory. A child that
-went is replaced. Children import Pillow and NumPy only, read from a pipe and end when the server
-closes it, however it ended. What comes back are the few pixels that a network wants, as plain
-bytes: nothing that a child says is ever run.
+A file of a few hundred kilobytes can keep a decoder busy for minutes, or make it allocate all
+memory. A child process therefore decodes it within bounds that the system enforces: seconds of
+computing, after which it is killed, and bytes of memory. A child that died is replaced. Children
+import Pillow and NumPy only, read from a pipe and end when the server closes it, however that
+ended. They return the pixels that a network reads as plain bytes, which are never unpickled.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from dataclasses import asdict
 
 import numpy as np
 
-from aoq.data.pictures import TOO_DEMANDING, Canvas, Fault, PictureError, Pixels, decode
+from aoq.features.pictures import TOO_DEMANDING, Canvas, Fault, PictureError, Pixels, decode
 
-_REQUEST = struct.Struct(">IIQQdQ")  # side, resampling, most pixels, memory, seconds, length
-_ANSWER = struct.Struct(">?I")  # whether it is pixels, length
+_REQUEST = struct.Struct(">IIQQdQ")  # side, resampling, max pixels, memory, seconds, length
+_ANSWER = struct.Struct(">?I")  # whether pixels follow, length
 _TIME_IS_UP = getattr(signal, "SIGPROF", 0)
 
 TOO_SLOW = Fault("takes too long to decode", "save the picture anew, or send another one")
 
 
 class Decoders:
-    """As many children as there are threads that want one; they are kept for the next picture."""
+    """A child for each thread that needs one; children are reused."""
 
     def __init__(self, *, max_pixels: int, memory: int, seconds: float) -> None:
         self._bounds = max_pixels, memory, seconds
@@ -39,11 +38,11 @@ class Decoders:
         self._idle: list[_Child] = []
 
     def start(self) -> None:
-        """Begin a first child, so that the first picture need not wait for one."""
-        self._idle.append(self._begin())
+        """Start a first child before the first picture comes."""
+        self._idle.append(self._start_child())
 
     def decode(self, picture: bytes, canvas: Canvas) -> Pixels:
-        """As `aoq.data.pictures.decode` does it, to the last bit; a `PictureError` in time."""
+        """Decode bit by bit as `aoq.features.pictures.decode` does, or raise a `PictureError`."""
         child = self._take()
         request = _REQUEST.pack(canvas.side, canvas.resample, *self._bounds, len(picture))
         try:
@@ -57,32 +56,32 @@ class Decoders:
         return np.frombuffer(answer, np.uint8).reshape(canvas.side, canvas.side, 3)
 
     def close(self) -> None:
-        """End all children, whatever they do."""
+        """Kill all children."""
         while self._children:
             self._children.pop().end()
 
     def _take(self) -> _Child:
-        """One that is idle, if it still lives, or another."""
+        """Return an idle child that is alive, or a new one."""
         while self._idle:
             with suppress(IndexError):  # another thread was faster
                 child = self._idle.pop()
-                if child.lives:
+                if child.is_alive:
                     return child
                 self._children.discard(child)
                 child.end()
-        return self._begin()
+        return self._start_child()
 
-    def _begin(self) -> _Child:
+    def _start_child(self) -> _Child:
         child = _Child()
         self._children.add(child)
         return child
 
 
 class _Child:
-    """One process, asked through pipes."""
+    """One process, used through pipes."""
 
     def __init__(self) -> None:
-        # Our search path, but not the folder we happen to be in; Ctrl-C is for the server alone.
+        # Our search path without the working directory; Ctrl-C goes to the server alone.
         paths = {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__],
@@ -94,11 +93,11 @@ class _Child:
         )
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.poll() is None
 
     def ask(self, *request: bytes) -> tuple[bool, bytes]:
-        """Whether there are pixels, and these or what is wrong; `EOFError` where the child went."""
+        """Return whether there are pixels, and these or the fault; `EOFError` if the child died."""
         assert self._process.stdin is not None
         self._process.stdin.writelines(request)
         self._process.stdin.flush()
@@ -106,17 +105,17 @@ class _Child:
         return is_decoded, self._read(length)
 
     def fault(self) -> Fault:
-        """What a picture has done to the child."""
+        """Return why a picture killed the child."""
         code = self.end()
         if code > 0:
             raise RuntimeError(f"a process that decodes uploads ended with code {code}")
         return TOO_SLOW if code == -_TIME_IS_UP else TOO_DEMANDING
 
     def end(self) -> int:
-        """Its exit code; killed if it has not gone by itself."""
+        """Kill the process if it still runs, and return its exit code."""
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # what was not sent yet cannot be
+            with suppress(OSError):  # unsent bytes cannot be flushed
                 pipe and pipe.close()
         return self._process.wait()
 
@@ -129,7 +128,7 @@ class _Child:
 
 
 def _decode_until_closed() -> None:
-    """The life of a child."""
+    """Serve requests in a child until the server closes the pipe."""
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     while head := requests.read(_REQUEST.size):
         side, resample, max_pixels, memory, seconds, length = _REQUEST.unpack(head)
@@ -148,14 +147,14 @@ def _decode_until_closed() -> None:
 
 
 def _bound_memory(most: int) -> None:
-    with suppress(ImportError, OSError, ValueError):  # a system without it, or with less allowed
+    with suppress(ImportError, OSError, ValueError):  # not supported, or a lower limit is set
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _bound_time(seconds: float) -> None:
-    """Be killed after so many seconds of computing; after 0, never."""
+    """Let the system kill this process after some seconds of computing; 0 for never."""
     if _TIME_IS_UP:
         signal.setitimer(signal.ITIMER_PROF, seconds)
 

@@ -1,6 +1,6 @@
-"""What a run's own files tell: how it was trained, what was set and what came of it.
+"""The history of a run in its files: curves, settings and results.
 
-Read at each request, since a run may still be training while it is looked at.
+Files are read at each request, because a run may still be training while it is viewed.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from aoq.config import Recipe
-from aoq.experiments.events import Event, is_number, read_events
-from aoq.experiments.runs import RunSummary
-from aoq.experiments.tables import METRICS
+from aoq.evaluation.tables import METRICS
 from aoq.recipes import dotted_settings
-from aoq.storage import ROUND_ONE, RunDirectory, read_json_lines
-from aoq.training.checkpoint import hash_model
-from aoq.web.answers import CurvesAnswer, EpochAnswer, ResultAnswer, ResultsAnswer, RoundAnswer
+from aoq.runs.checkpoint import hash_model
+from aoq.runs.directory import ROUND_ONE, RunDirectory
+from aoq.runs.events import Event, is_number, read_events
+from aoq.runs.summary import RunSummary
+from aoq.storage import read_json_lines
+from aoq.web.schemas import CurvesAnswer, EpochAnswer, ResultAnswer, ResultsAnswer, RoundAnswer
 
-_PLACES = ("data", "candidates")  # folders of this machine, which are nobody's business
+_PLACES = ("data", "candidates")  # paths of this machine, which visitors must not see
 
 
 def curves(run: Path) -> CurvesAnswer:
-    """Epoch by epoch; a second round is shown after the first where that lies beside it."""
+    """Read the epochs of a run; those of round one come first if it lies beside round two."""
     folders = {run.name: run}
     first = run.parent / ROUND_ONE
     if RunSummary.read(run).round == "two" and RunDirectory(first).events.is_file():
@@ -36,7 +37,7 @@ def curves(run: Path) -> CurvesAnswer:
 
 
 def results(run: Path) -> ResultsAnswer:
-    """The settings that are not the paper's, and the last result on each split."""
+    """Read the settings that differ from the paper's, and the last result on each split."""
     usual, summary = dotted_settings(Recipe()), RunSummary.read(run)
     settings = dotted_settings(summary.recipe)
     own = _own_results(summary)
@@ -58,10 +59,10 @@ def results(run: Path) -> ResultsAnswer:
 
 
 def _own_results(run: RunSummary) -> list[dict[str, Any]]:
-    """The results of the run's model as it is, on its own data.
+    """Read the results of the run's present model on its own data.
 
-    Those of ensembles, of models since replaced and of other data are in the same file. Where the
-    run does not say which data are its own, they are those that it was judged on first.
+    The same file holds those of ensembles, of earlier weights and on other data. If the run does
+    not say which data are its own, they are those of its first result.
     """
     directory = RunDirectory(run.path)
     lines = [
@@ -81,7 +82,7 @@ def _own_results(run: RunSummary) -> list[dict[str, Any]]:
 
 
 def _hash_of(run: RunDirectory) -> str:
-    """Of files that are large, and read again only where one was replaced."""
+    """Hash the model; its large files are read again only if one was replaced."""
     files = (run.model, run.vocabulary, run.config)
     found = [file.stat() for file in files if file.is_file()]
     return _hash_once(run.path, tuple((each.st_mtime_ns, each.st_size) for each in found))
@@ -93,14 +94,14 @@ def _hash_once(run: Path, versions: tuple[tuple[int, int], ...]) -> str:
 
 
 def _epochs(events: Iterable[Event]) -> list[EpochAnswer]:
-    """One point an epoch; of epochs that were trained again after a kill, the last."""
+    """Return a point per epoch; the last one of an epoch that was repeated after a kill."""
     losses: dict[int, float] = {}
     validations: dict[int, dict[str, float]] = {}
     for event in events:
         match event["event"]:
             case "epoch":
                 terms = [term for term in event.get("loss", {}).values() if is_number(term)]
-                if terms:  # none where only the validation was done again
+                if terms:  # empty if only the validation was repeated
                     losses[event["epoch"]] = sum(terms)
             case "validation":
                 validations[event["epoch"]] = _figures(event)
@@ -115,7 +116,7 @@ def _epochs(events: Iterable[Event]) -> list[EpochAnswer]:
 
 
 def _intervals(line: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Those that a line has, as far as they are pairs of numbers."""
+    """Return the intervals of a line that are pairs of numbers."""
     found = line.get("intervals")
     pairs = found.items() if isinstance(found, dict) else ()
     return {

@@ -1,9 +1,8 @@
-"""How much may be asked of the server: every number that bounds it, in one place.
+"""Every number that bounds the server, in one place.
 
-A server that many can reach has to stay small whatever it is sent. Sizes are refused before they
-are read, time is counted from outside, and work that has no place waits in a short line or is
-turned away with a sentence. Places are for whoever comes first: one visitor can take them all, and
-it is for a proxy to give each a share.
+A public server has to stay small whatever it receives: too large uploads are rejected while they
+arrive, time is measured, and requests beyond the workers wait in a short queue or get status 429.
+Limits are not per visitor: one visitor can take all places, and a proxy has to share them out.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from aoq.data.pictures import MAX_PIXELS
 from aoq.errors import UserError
+from aoq.features.pictures import MAX_PIXELS
 
 QUERY_CHARACTERS = 500
 TOP = 100  # hits of an answer
 PAGE = 100  # entries of a listing
 DEPTH = 200  # candidates of an anchor
 NUMBER = 2**31 - 1  # no index is larger
-FORM_BYTES = 16_384  # what surrounds a picture in a form: boundaries, headers, a file name
-_BYTES_TO_BEGIN = 512 * 2**20  # addresses that Python, NumPy and Pillow take
-THUMBNAIL, FULL = 320, 1280  # pixels of a shown picture's longer side
-_FLAGS = {  # what who starts a server knows them by
+FORM_BYTES = 16_384  # boundaries, headers and the file name around a picture
+_BASE_BYTES = 512 * 2**20  # address space of Python, NumPy and Pillow
+THUMBNAIL, FULL = 320, 1280  # pixels of the longer side of a picture
+_FLAGS = {  # of `aoq serve`
     "upload_bytes": "--max-upload",
     "pixels": "--max-pixels",
     "working": "--workers",
@@ -33,32 +32,33 @@ _FLAGS = {  # what who starts a server knows them by
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What can be set for a server; the defaults carry 32 busy visitors on two cores."""
+    """Limits of a server; the defaults carry 32 busy visitors on two cores."""
 
     upload_bytes: int = 10_000_000
     pixels: int = 40_000_000
     "Of an uploaded picture."
     decode_seconds: float = 5.0
-    "Of computing, for an uploaded picture to be decoded."
+    "Computing time for decoding an upload."
     working: int = field(default_factory=lambda: os.cpu_count() or 1)
-    "Requests that are computed at once, a thread each."
+    "Requests that are computed at once, one thread each."
     waiting: int = 64
-    "Requests that wait for a thread; more are told to come back."
+    "Requests that wait for a thread; more get status 429."
     seconds: float = 30.0
     "From the end of a request to its answer, waiting included."
     upload_seconds: float = 20.0
-    "For the body of a request to arrive."
+    "Time for the body of a request to arrive."
     uploads: int = 32
-    "Bodies that arrive or wait for their answer at once."
+    "Uploads that arrive or wait for their answer at once."
     connections: int = 512
+    "Open at once; requests on more get status 503."
     head_seconds: float = 10.0
-    "For the head of a request to arrive, and between two requests of a connection."
+    "Time for the head of a request to arrive, and between two requests of a connection."
     answer_seconds: float = 30.0
-    "For a visitor to take an answer."
+    "Time for a visitor to read an answer."
     kept_picture_bytes: int = 64_000_000
-    "Memory for pictures made small."
+    "Memory for cached thumbnails."
     kept_upload_bytes: int = 64_000_000
-    "Memory for the regions of uploads, of which attention may be asked."
+    "Memory for cached regions of uploads."
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -77,10 +77,10 @@ class Limits:
 
     @property
     def decode_bytes(self) -> int:
-        """Memory for decoding a picture: its pixels as they come, turned, over white and in RGB."""
-        return _BYTES_TO_BEGIN + 24 * self.pixels
+        """Memory for decoding a picture: its pixels as read, rotated, over white, and as RGB."""
+        return _BASE_BYTES + 24 * self.pixels
 
     @property
     def request_seconds(self) -> float:
-        """A whole request, from its head to the last byte of the answer."""
+        """Time of a whole request, from its head to the last byte of the answer."""
         return self.upload_seconds + self.seconds + self.answer_seconds

@@ -1,8 +1,8 @@
-"""The socket and the process: where the application listens, and how it ends.
+"""The socket and the server: where the application listens, and how connections end.
 
-uvicorn waits for the head of a request for as long as the client likes, and for the client to take
-an answer, and keeps any number of connections; here all are bounded. Ctrl-C and SIGTERM leave
-requests under way a moment to end.
+uvicorn bounds the number of connections and the size of a request's head. It has no limit for the
+time that a client takes to send a head or to read a response; `DeadlineProtocol` adds it. Ctrl-C
+and SIGTERM leave running requests a moment to end.
 """
 
 from __future__ import annotations
@@ -22,20 +22,62 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from aoq.errors import UserError
-from aoq.web.guard import SECURITY_HEADERS
 from aoq.web.limits import Limits
-from aoq.web.refusals import RefusedError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-_GRACE = 2  # seconds for requests under way when the server is stopped
-_FAREWELL = 1  # for the application to end a request itself
+_GRACE = 2  # seconds for running requests when the server is stopped
 _BACKLOG = 512
 
 
+class DeadlineProtocol(H11Protocol):
+    """Aborts a connection whose client is too slow to send a head or to read a response.
+
+    uvicorn's `timeout_keep_alive` starts after the first response and ends with the next byte, and
+    a connection that uvicorn closes stays open until the client has read everything.
+    """
+
+    limits: Limits
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._abort_after(self.limits.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_deadline()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        cycle = self.cycle
+        super().handle_events()
+        if self.cycle is not cycle:  # a head was read
+            self._abort_after(self.limits.request_seconds)
+
+    def on_response_complete(self) -> None:
+        is_read = not self.transport.get_write_buffer_size()
+        self._abort_after(self.limits.head_seconds if is_read else self.limits.answer_seconds)
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, unless a response has begun: then uvicorn would fail."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
+
+    def _abort_after(self, seconds: float) -> None:
+        self._cancel_deadline()
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at which visitors may already wait; port 0 takes any that is free."""
+    """Open a socket at which visitors may already wait; port 0 takes any free port."""
     with ExitStack() as opened:
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(
@@ -50,7 +92,7 @@ def listen(host: str, port: int) -> socket.socket:
             raise UserError(
                 f"cannot listen on {host}, port {port} ({reason}); choose another --port or --host."
             ) from None
-        opened.pop_all()  # it stays open
+        opened.pop_all()  # keep it open
     return listener
 
 
@@ -60,20 +102,18 @@ def address_of(listener: socket.socket) -> str:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Whether only this machine can reach it."""
+    """Return whether only this machine can reach a socket."""
     return ip_address(listener.getsockname()[0]).is_loopback
 
 
 def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
-    """A server that says nothing; what goes wrong in the application is in its own log."""
-    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # tells of every damaged form
+    """Make a server that logs nothing; the application logs its own errors."""
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # warns of damaged forms
 
-    class Protocol(PatientProtocol):
-        most_connections = limits.connections
-        head_seconds = limits.head_seconds
-        answer_seconds = limits.answer_seconds
-        request_seconds = limits.request_seconds + _FAREWELL
+    class Protocol(DeadlineProtocol):
+        pass
 
+    Protocol.limits = limits
     config = uvicorn.Config(
         app,
         http=Protocol,
@@ -83,6 +123,7 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         backlog=_BACKLOG,
+        limit_concurrency=limits.connections + 1,  # uvicorn rejects at the limit, not beyond it
         timeout_keep_alive=round(limits.head_seconds),
         timeout_graceful_shutdown=_GRACE,
     )
@@ -91,7 +132,7 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
 
 @contextmanager
 def running(app: FastAPI, limits: Limits) -> Iterator[str]:
-    """The address of a server that runs beside this thread, on any free port, and ends with it."""
+    """Run a server in a thread, on any free port, and yield its address; stop it at the end."""
     server = make_server(app, limits)
     with listen("127.0.0.1", 0) as listener:
         thread = Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -103,61 +144,3 @@ def running(app: FastAPI, limits: Limits) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
-
-
-class PatientProtocol(H11Protocol):
-    """Gives a client some seconds for the head of each request, and some for all the rest of it.
-
-    Then the connection is aborted: one that is closed stays until all has been taken, and who
-    reads nothing takes nothing. A connection too many is turned away.
-    """
-
-    most_connections: int
-    head_seconds: float
-    answer_seconds: float
-    request_seconds: float
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > self.most_connections:
-            transport.close()
-        else:
-            self._abort_after(self.head_seconds)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def handle_events(self) -> None:
-        before = self.cycle
-        super().handle_events()
-        if self.cycle is not before:
-            self._abort_after(self.request_seconds)
-
-    def on_response_complete(self) -> None:
-        is_taken = not self.transport.get_write_buffer_size()
-        self._abort_after(self.head_seconds if is_taken else self.answer_seconds)
-        super().on_response_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        """To what is no HTTP; uvicorn's own words lack the headers."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            refused = RefusedError(400, "This is no HTTP request.", close=True).response()
-            refused.headers.update(SECURITY_HEADERS)
-            for event in (
-                h11.Response(status_code=400, headers=refused.raw_headers, reason=b"Bad Request"),
-                h11.Data(data=bytes(refused.body)),
-                h11.EndOfMessage(),
-            ):
-                self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-
-    def _abort_after(self, seconds: float) -> None:
-        self._stop_timer()
-        self._timer = self.loop.call_later(seconds, self.transport.abort)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -1,4 +1,4 @@
-"""All that requests share: the runs by name, the workers, the uploads and their limits."""
+"""What all requests share: the runs by name, the worker pool, the uploads and the limits."""
 
 from __future__ import annotations
 
@@ -6,52 +6,49 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from aoq.retrieval.matcher import Matcher
-from aoq.web.answers import RunAnswer
-from aoq.web.growth import GrowingRun
-from aoq.web.kept import Kept
+from aoq.web.index_watch import WatchedRun
 from aoq.web.limits import Limits
-from aoq.web.served import ServedRun
+from aoq.web.run_api import RunApi, prepare_uploads
+from aoq.web.schemas import RunAnswer
+from aoq.web.thumbnails import caching_maker
 from aoq.web.uploads import Uploads
-from aoq.web.work import Workers
+from aoq.web.worker_pool import WorkerPool
 
 
 @dataclass(frozen=True)
 class Service:
     """What a server serves, and with what."""
 
-    growing: Mapping[str, GrowingRun]
+    watched: Mapping[str, WatchedRun]
     limits: Limits
-    workers: Workers
+    workers: WorkerPool
     uploads: Uploads
 
     @classmethod
     def of(cls, matchers: Sequence[Matcher], limits: Limits) -> Service:
-        pictures = Kept[tuple[Path, int], bytes](most=limits.kept_picture_bytes, size=len)
+        make_thumbnail = caching_maker(limits.kept_picture_bytes)
         names = address_names([matcher.name for matcher in matchers])
-
-        def serve(matcher: Matcher, before: ServedRun) -> ServedRun:
-            return ServedRun(
-                before.name, matcher, pictures=pictures, threads=limits.working, before=before
-            )
-
-        growing = {
-            name: GrowingRun(
-                ServedRun(name, matcher, pictures=pictures, threads=limits.working), serve
+        runs = [
+            RunApi(
+                name,
+                matcher,
+                make_thumbnail=make_thumbnail,
+                uploads_reason=prepare_uploads(matcher, threads=limits.working),
             )
             for name, matcher in zip(names, matchers, strict=True)
-        }
-        return cls(growing, limits, Workers(limits), Uploads(limits))
+        ]
+        watched = {run.name: WatchedRun(run) for run in runs}
+        return cls(watched, limits, WorkerPool(limits), Uploads(limits))
 
     @property
-    def runs(self) -> Mapping[str, ServedRun]:
-        """The runs as their indexes are, or were a moment ago."""
-        return {name: run.current() for name, run in self.growing.items()}
+    def runs(self) -> list[RunApi]:
+        """The runs, each with the last version of its index that was opened."""
+        return [run.current() for run in self.watched.values()]
 
     def start(self) -> None:
-        if any(run.reads_pictures for run in self.runs.values()):
+        if any(run.uploads_reason is None for run in self.runs):
             self.uploads.decoders.start()
 
     def close(self) -> None:
@@ -59,8 +56,8 @@ class Service:
         self.uploads.decoders.close()
 
     def describe(self) -> list[RunAnswer]:
-        """All runs; labels that several have are told apart by name, which comes first."""
-        runs = [run.describe() for run in self.runs.values()]
+        """Describe all runs; labels that several runs share get the run's name as a prefix."""
+        runs = [run.describe() for run in self.runs]
         times = Counter(run.label for run in runs)
         return [
             run.model_copy(update={"label": f"{run.name}: {run.label}"})
@@ -71,7 +68,7 @@ class Service:
 
 
 def address_names(names: Sequence[str]) -> list[str]:
-    """Names that fit into addresses, each another.
+    """Return distinct names that fit into addresses.
 
     >>> address_names(["vsrn/round-two", "off-tri", "off-tri", "ein Modell"])
     ['vsrn-round-two', 'off-tri', 'off-tri-2', 'ein-Modell']

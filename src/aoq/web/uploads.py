@@ -1,9 +1,8 @@
-"""Pictures that visitors send: received with a limit on everything, decoded elsewhere.
+"""Pictures that visitors upload: received with limits on everything, decoded elsewhere.
 
-A body is read in pieces and given up as soon as it is too large or too late, whatever its head
-promised. It has one of a few places until its answer is there: in line it takes as much memory as
-on its way. What it holds goes to a process of `aoq.web.decoders`. The regions of the picture are
-kept for a while, so that more can be asked of it at no cost; the picture itself is not.
+Starlette parses the form as it arrives, in memory; a body over the limit is given up at the byte
+that exceeds it, whatever its header promised. `aoq.web.decoders` decodes the picture. Its regions
+are cached for a while, so that more can be asked about it at no cost; the picture itself is not.
 """
 
 from __future__ import annotations
@@ -11,122 +10,146 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from threading import Lock
+from typing import BinaryIO
 
+from cachetools import LRUCache
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from aoq.retrieval.encoder import QueryEncoder, ReadPicture
 from aoq.web.decoders import Decoders
-from aoq.web.forms import read_form
-from aoq.web.kept import Kept
+from aoq.web.errors import busy
 from aoq.web.limits import Limits
-from aoq.web.refusals import RefusedError, busy
 
 FIELD = "picture"
-_FAREWELL_SECONDS = 2.0
-_FAREWELL_BYTES = 64_000_000
+_EXPECTED = f"send one picture as the file {FIELD!r} of a multipart form."
 
 
 class Uploads:
-    """Reads uploads and keeps what became of the last ones."""
+    """Reads uploads and caches the regions of the last ones."""
 
     def __init__(self, limits: Limits) -> None:
         self.decoders = Decoders(
             max_pixels=limits.pixels, memory=limits.decode_bytes, seconds=limits.decode_seconds
         )
+        self.held = 0  # uploads that arrive or wait for their answer
         self._limits = limits
-        self.held = 0  # bodies that have a place
-        self._kept = Kept[str, ReadPicture](
-            most=limits.kept_upload_bytes, size=lambda picture: picture.regions.nbytes
+        self._regions: LRUCache[str, ReadPicture] = LRUCache(
+            limits.kept_upload_bytes, getsizeof=lambda picture: picture.regions.nbytes
         )
+        self._lock = Lock()
         self._secret = secrets.token_bytes(32)
 
     @asynccontextmanager
-    async def receive(self, request: Request) -> AsyncIterator[bytearray]:
-        """The body of a request, if there is room, for as long as the block lasts.
+    async def receive(self, request: Request) -> AsyncIterator[BinaryIO]:
+        """Yield the uploaded file, and close it at the end of the block.
 
-        Then it is emptied: work that was given up may still stand in line with it.
+        Closing frees its memory even while an abandoned job still waits with it.
         """
         if self.held >= self._limits.uploads:
             raise busy()
         self.held += 1
-        body = bytearray()
         try:
-            await self._fill_in_time(body, request)
-            yield body
+            form = await self._receive_form(request)
+            try:
+                yield self._file_of(form)
+            finally:
+                await form.close()
         finally:
-            body.clear()
             self.held -= 1
 
-    async def _fill_in_time(self, body: bytearray, request: Request) -> None:
+    async def _receive_form(self, request: Request) -> FormData:
+        if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+            raise HTTPException(422, f"The request holds no form; {_EXPECTED}")
+        body = self._bounded(request)
+        parser = _FormParser(request.headers, body, max_files=1, max_fields=0)
         try:
             async with asyncio.timeout(self._limits.upload_seconds):
-                await self._fill(body, request)
+                return await parser.parse()
+        except MultiPartException as error:
+            raise HTTPException(422, f"{error.message.removesuffix('.')}; {_EXPECTED}") from None
         except TimeoutError:
-            raise RefusedError(
+            raise HTTPException(
                 408,
                 f"The upload took longer than {self._limits.upload_seconds:g} seconds; send a "
                 "smaller picture.",
-                close=True,
+                headers={"Connection": "close"},
             ) from None
         except ClientDisconnect:
-            raise RefusedError(400, "The upload broke off.", close=True) from None
+            raise HTTPException(400, "The upload broke off.") from None
 
-    async def _fill(self, body: bytearray, request: Request) -> None:
-        most, stream = self._limits.body_bytes, request.stream()
-        if int(request.headers.get("content-length", "0")) > most:
-            if "expect" not in request.headers:  # else it waits for our answer before it sends
-                await _discard(stream)
+    async def _bounded(self, request: Request) -> AsyncGenerator[bytes, None]:
+        """Yield the body in pieces; raise 413 as soon as it is, or promises to be, too large."""
+        received = int(request.headers.get("content-length", "0"))
+        if received <= self._limits.body_bytes:
+            received = 0
+            async for chunk in request.stream():
+                received += len(chunk)
+                if received > self._limits.body_bytes:
+                    break
+                yield chunk
+        if received > self._limits.body_bytes:
             raise self._too_large()
-        async for chunk in stream:
-            body += chunk
-            if len(body) > most:
-                await _discard(stream)
-                raise self._too_large()
 
-    def open(self, body: bytearray, content_type: str) -> bytes:
-        """The one file in a form, as it was sent."""
-        picture = read_form(bytes(body), content_type, field=FIELD)
-        if not picture:
-            raise RefusedError(422, "The uploaded file is empty; send a picture.")
-        if len(picture) > self._limits.upload_bytes:
+    def _file_of(self, form: FormData) -> BinaryIO:
+        upload = form.get(FIELD)
+        if not isinstance(upload, UploadFile):
+            raise HTTPException(422, f"The form has no such file; {_EXPECTED}")
+        if not upload.size:
+            raise HTTPException(422, "The uploaded file is empty; send a picture.")
+        if upload.size > self._limits.upload_bytes:
             raise self._too_large()
-        return picture
+        return upload.file
 
     def read(self, picture: bytes, encoder: QueryEncoder) -> tuple[str, ReadPicture]:
-        """A picture's regions, and the name under which they are kept.
+        """Return the name under which a picture's regions are cached, and the regions.
 
-        Nobody can guess it, and it is the same for the same picture and network.
+        The same picture and network have the same name; nobody can guess it.
         """
-        named = hashlib.blake2b(picture, key=self._secret, digest_size=16)
-        named.update(repr(encoder.source).encode())
-        token = named.hexdigest()
-        read = self._kept.get(token)
+        name = hashlib.blake2b(picture, key=self._secret, digest_size=16)
+        name.update(repr(encoder.source).encode())
+        token = name.hexdigest()
+        with self._lock:
+            read = self._regions.get(token)
         if read is None:
             read = encoder.read_picture(self.decoders.decode(picture, encoder.reader.canvas))
-            self._kept.keep(token, read)
+            with self._lock, suppress(ValueError):  # larger than the whole cache
+                self._regions[token] = read
         return token, read
 
     def find(self, token: str) -> ReadPicture:
-        picture = self._kept.get(token)
+        """Return the regions of an upload by its name; raise 404 if they are gone."""
+        with self._lock:
+            picture = self._regions.get(token)
         if picture is None:
-            raise RefusedError(404, "The uploaded picture is no longer kept; upload it again.")
+            raise HTTPException(404, "The uploaded picture is no longer kept; upload it again.")
         return picture
 
-    def _too_large(self) -> RefusedError:
+    def _too_large(self) -> HTTPException:
         size = f"{self._limits.upload_bytes / 1e6:g} MB"
-        return RefusedError(
-            413, f"The upload is larger than {size}; send a smaller picture.", close=True
-        )
+        return HTTPException(413, f"The upload is larger than {size}; send a smaller picture.")
 
 
-async def _discard(stream: AsyncIterator[bytes]) -> None:
-    """Take a little more: most clients read no answer before they have sent everything."""
-    left = _FAREWELL_BYTES
-    with suppress(TimeoutError, ClientDisconnect):
-        async with asyncio.timeout(_FAREWELL_SECONDS):
-            async for chunk in stream:
-                left -= len(chunk)
-                if left < 0:
-                    return
+class _FormParser(MultiPartParser):
+    """Keeps files in memory, and rejects forms cut short, whose files Starlette leaves open."""
+
+    spool_max_size = 0  # no limit: no file is ever written to disk
+    _is_whole = False
+
+    def on_end(self) -> None:
+        self._is_whole = True
+
+    async def parse(self) -> FormData:
+        self.stream = self._whole(self.stream)
+        return await super().parse()
+
+    async def _whole(self, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        async for chunk in body:
+            yield chunk
+        if not self._is_whole:
+            raise MultiPartException("The form is empty or cut short.")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from aoq.retrieval.indexing import Contents, build_index
+from aoq.retrieval.build import Contents, build_index
 from aoq.retrieval.matcher import Matcher
 from aoq.web.app import make_app
 from aoq.web.limits import Limits

@@ -95,11 +95,6 @@ def test_the_keyboard_alone_is_enough(visit, caption):
     expect(page.locator(".region").first).to_be_focused()
 
 
-def test_the_documents_are_shown_without_a_complaint(visit):
-    visit.page.goto(f"{visit.server}/docs")
-    expect(visit.page.get_by_role("heading", level=1)).to_contain_text("HTTP API")
-
-
 def test_escape_closes_the_picker(visit):
     page = visit.open("sentences")
     page.locator("#pick").focus()

@@ -1,0 +1,31 @@
+"""The paper on Flickr8k: what `docs/results.md` is made of.
+
+The definitions are experiments like anybody's, which `aoq experiment` runs too. This package adds
+what the paper says of their rows (claims/*.toml), judges it, draws the paper's figures, and writes
+the tables of docs/results.md. It imports aoq; aoq never imports it, and it is not in the wheel.
+
+    python -m reproduction                                  list the experiments
+    python -m reproduction table1 --data FOLDER             run one, or what is left of it
+    python -m reproduction table1 --data FOLDER --report X  its report, with claims and figures
+    python -m reproduction all CAPTIONS PICTURES SPLITS     everything, from the photos to the page
+    python -m reproduction page                             docs/results.md from results/
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, get_args
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results" / "flickr8k.jsonl"
+Name = Literal["table1", "table3", "small-batch", "table4", "table5", "draws", "ensembles"]
+EXPERIMENTS: tuple[Name, ...] = get_args(Name)
+
+
+def definition_file(name: str) -> Path:
+    """Return the definition of an experiment.
+
+    >>> definition_file("table1").name
+    'table1.toml'
+    """
+    return ROOT / "reproduction" / "definitions" / f"{name}.toml"

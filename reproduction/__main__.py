@@ -1,0 +1,158 @@
+"""`python -m reproduction`: run the paper's experiments, report them, and write docs/results.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from aoq.cli.base import Count, Flag, print_table, run_app
+from aoq.cli.data import build
+from aoq.cli.experiment import SEVERAL, Experiment
+from aoq.data.splits import MANIFEST
+from aoq.experiments.definition import load_definition
+from reproduction import EXPERIMENTS, RESULTS, ROOT, Name, definition_file
+from reproduction.claims import load_paper_table
+from reproduction.page import write_pages
+from reproduction.report import PaperReport
+from reproduction.verdicts import claims_table
+
+app = App(
+    name="python -m reproduction",
+    help="The paper's tables on Flickr8k.",
+    suppress_keyboard_interrupt=False,
+)
+
+
+@app.default
+def experiment(
+    name: Name | None = None,
+    /,
+    *,
+    data: Path | None = None,
+    out: Path = Path("runs/flickr8k"),
+    seeds: Annotated[tuple[int, ...], SEVERAL] = (),
+    rows: Annotated[tuple[str, ...], SEVERAL] = (),
+    jobs: Count | None = None,
+    results: Path = RESULTS,
+    list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
+    report: Path | None = None,
+    force: Flag = False,
+) -> None:
+    """Run one of the paper's experiments, or what is left of it; without a name, list them.
+
+    Parameters
+    ----------
+    name
+        An experiment, as in `table1`.
+    data
+        Folder of the data set.
+    out
+        Folder of the runs, which all experiments share.
+    seeds
+        Other seeds than the experiment's, or some of them.
+    rows
+        Only the rows with these labels, and the teachers that they need.
+    jobs
+        Runs at a time, which share the cores; default: as many as cores, one on a GPU.
+    results
+        File of the results; those of the repository count as done unless you name another one.
+    list_
+        Only list the rows, with rsum if they are done.
+    report
+        Only write tables, figures and a page, with the paper's claims, to this folder.
+    force
+        Run again what was done with other settings or data.
+    """
+    if name is None:
+        definitions = {each: load_definition(definition_file(each)) for each in EXPERIMENTS}
+        print_table([(each, found.description) for each, found in definitions.items()])
+        return
+    found = _experiment(name, data=data, out=out, seeds=seeds, rows=rows, results=results)
+    if list_:
+        found.show()
+    elif report is None:
+        found.run(jobs=jobs, force=force)
+    else:
+        paper = _paper_report(name, found)
+        found.write(
+            paper.complete(),
+            report,
+            tables=[claims_table(paper.verdicts)] if paper.verdicts else [],
+        )
+        for drawing in paper.photographs():
+            drawing.save(report / "photographs")
+
+
+@app.command(name="all")
+def all_(
+    captions: Path, pictures: Path, splits: Path, /, *, out: Path = Path("runs/flickr8k")
+) -> None:
+    """Do everything, from the photographs to docs/results.md; interrupted, continue.
+
+    Experiments whose results are in results/flickr8k.jsonl count as done. Without that file
+    everything is trained again, about eight hours on two cores.
+
+    Parameters
+    ----------
+    captions
+        Flickr8k.token.txt.
+    pictures
+        Flicker8k_Dataset.
+    splits
+        Folder of train.txt, dev.txt and test.txt.
+    out
+        Folder of the data set and the runs, some gigabytes.
+    """
+    data = out / "data"
+    if not (data / MANIFEST).is_file():
+        build(str(captions), out=data, pictures=pictures, splits=splits, grid=3)
+    for name in EXPERIMENTS:
+        _experiment(name, data=data, out=out / "runs").run(jobs=None, force=False)
+    page(data=data, out=out / "runs")
+
+
+@app.command
+def page(*, data: Path | None = None, out: Path = Path("runs/flickr8k")) -> None:
+    """Write docs/results.md and the README's table from the files in results/.
+
+    Parameters
+    ----------
+    data
+        Folder of the data set, to write the tables and the figures in results/ again first.
+    out
+        Folder of the runs; scores of pair classes and online shares are left as they are without.
+    """
+    for name in EXPERIMENTS if data is not None else ():
+        found = _experiment(name, data=data, out=out)
+        _paper_report(name, found).complete().write_files(ROOT / "results" / found.definition.name)
+    write_pages()
+
+
+def _experiment(
+    name: str,
+    *,
+    data: Path | None,
+    out: Path,
+    seeds: tuple[int, ...] = (),
+    rows: tuple[str, ...] = (),
+    results: Path = RESULTS,
+) -> Experiment:
+    return Experiment(
+        definition=load_definition(definition_file(name)),
+        words=f"python -m reproduction {name}",
+        data=data,
+        out=out,
+        results=results,
+        seeds=seeds,
+        rows=rows,
+    )
+
+
+def _paper_report(name: str, found: Experiment) -> PaperReport:
+    return PaperReport(found.read(), load_paper_table(name, found.definition))
+
+
+if __name__ == "__main__":
+    run_app(app)

@@ -1,0 +1,68 @@
+"""docs/results.md: the tables that are kept in results/, put into the pages that show them.
+
+Each table of a page stands between two comments, of which the first names its file. Two tables are
+made of others: the summary of the README, and table 6, which `python -m benchmarks table6
+table6-as-published` measured.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+from aoq.experiments.definition import load_definition
+from aoq.experiments.tables import TextTable
+from reproduction import ROOT, definition_file
+from reproduction.claims import load_paper_table
+
+PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+_INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def write_pages() -> None:
+    """Write the tables made of others, and put all tables into the pages."""
+    (ROOT / "results" / "table6.md").write_text(table6(), "utf-8")
+    (ROOT / "results" / "summary.md").write_text(summary(), "utf-8")
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text("utf-8")), "utf-8")
+
+
+def with_tables(page: str) -> str:
+    """Put the tables into a page as their files have them."""
+    return _INCLUDED.sub(
+        lambda found: f"{found[1]}\n{(ROOT / found[2]).read_text('utf-8').strip()}\n\n{found[3]}",
+        page,
+    )
+
+
+def table6() -> str:
+    """Compare the seconds of a batch with the paper's."""
+    files = [ROOT / f"benchmarks/results/{name}.json" for name in ("table6", "table6-as-published")]
+    measured = [part for file in files for part in json.loads(file.read_text("utf-8"))["results"]]
+    lines = []
+    for label, row in measured[0]["rows"].items():
+        cells = [part["rows"][label] for part in measured]
+        seconds = [f"{cell['seconds']:.3g} s, {cell['ratio']:.2f}" for cell in cells]
+        lines.append((label, *seconds, f"{row['paper_seconds']:.3g} s, {row['paper_ratio']:.2f}"))
+    return TextTable(("", *(part["what"] for part in measured), "paper"), lines).markdown()
+
+
+def summary() -> str:
+    """Show rsum of the three models with the four losses."""
+    file = ROOT / "results" / "flickr8k-table1" / "tables" / "rows.csv"
+    with file.open(encoding="utf-8") as lines:
+        rows = {row["row"]: row for row in csv.DictReader(lines)}
+    paper = load_paper_table("table1", load_definition(definition_file("table1"))).rsum
+    losses = ("", " + OffTri", " + OffQuin", " + AdapOffQuin")
+    table = []
+    for model in ("VSRN", "BFAN", "SCAN"):
+        labels = [model + loss for loss in losses]
+        more, low, high = (
+            float(rows[labels[-1]][f"rsum_more{end}"]) for end in ("", "_low", "_high")
+        )
+        cells = [f"{float(rows[label]['rsum']):.1f}" for label in labels]
+        gain = f"{more:+.1f} [{low:.1f}, {high:.1f}]"
+        table.append((model, *cells, gain, f"{paper[labels[-1]] - paper[labels[0]]:+.1f}"))
+    names = ("online", "OffTri", "OffQuin", "AdapOffQuin", "more than online", "paper, on COCO")
+    return TextTable(("", *names), table).markdown()

@@ -1,0 +1,131 @@
+"""The device and the processes that compute: those that torchrun starts, each with its share.
+
+    torchrun --nproc-per-node 4 -m aoq mine RUN
+
+Without torchrun there is one process, and nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from aoq.errors import UserError
+from aoq.progress import be_silent
+from aoq.storage import locked, remove_leftovers
+
+Number = TypeVar("Number", bound=np.generic)
+# Dead processes are torchrun's business; one that waits for a slower one must not give up.
+_PATIENCE = timedelta(days=7)
+
+
+def default_device() -> str:
+    """The device that models are put on where none is named."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def share(total: int, part: int, parts: int) -> slice:
+    """One of so many consecutive parts of 0..total, as even as can be."""
+    return slice(total * part // parts, total * (part + 1) // parts)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those that work together."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, total: int, rank: int | None = None) -> slice:
+        """The part of 0..total that is this process's, or another's; as even as can be.
+
+        >>> [Processes(rank, 3).share(10) for rank in range(3)]
+        [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
+        """
+        return share(total, self.rank if rank is None else rank, self.size)
+
+    def barrier(self) -> None:
+        """Wait until all are here."""
+        if self.size > 1:
+            import torch.distributed
+
+            torch.distributed.barrier()
+
+    def first_does(self, work: Callable[[], object]) -> None:
+        """Do something in the first process while all wait; its mistakes are everybody's."""
+        problems: list[list[str]] = [[]]
+        if self.is_first:
+            try:
+                work()
+            except UserError as error:
+                problems = [list(error.problems)]
+        if self.size > 1:
+            import torch.distributed
+
+            torch.distributed.broadcast_object_list(problems, src=0)
+        if problems[0]:
+            raise UserError(*problems[0])
+
+    def gather(self, array: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:
+        """The arrays of all processes, of one shape, in the first process; none in the others."""
+        if self.size == 1:
+            return [array]
+        import torch
+        import torch.distributed
+
+        sent = torch.from_numpy(np.ascontiguousarray(array).view(np.uint8))
+        received = [torch.empty_like(sent) for _ in range(self.size)] if self.is_first else None
+        torch.distributed.gather(sent, received)
+        return [part.numpy().view(array.dtype) for part in received or ()]
+
+
+ALONE = Processes()
+
+
+@contextmanager
+def alone_in(
+    folder: Path, processes: Processes = ALONE, *, doing: str = "trained"
+) -> Iterator[None]:
+    """The first process keeps other programs out, and removes what a killed one left half done."""
+    if not processes.is_first:
+        yield
+        return
+    with locked(folder, doing=doing):
+        remove_leftovers(folder)
+        yield
+
+
+@contextmanager
+def join_processes() -> Iterator[Processes]:
+    """Meet the other processes that torchrun started, if it did; only the first is heard."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        yield ALONE
+        return
+    import torch.distributed
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    # Lists are in main memory whatever computes the scores; gradients are where the model is.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    torch.distributed.init_process_group(backend, timeout=_PATIENCE)
+    try:
+        processes = Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        if not processes.is_first:
+            be_silent()
+        yield processes
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,184 @@
+"""The runs of an experiment: its rows, each with every seed, and which run waits for which.
+
+Every `GridRun` is a run like those of `aoq run`, in OUT/<recipe>/seed-<n>. The row of the teacher
+trains round one and mines; rows that draw from its lists wait for it and train round two only. All
+rows come with the first seed, then all with the next, so that a whole table is there early.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from aoq.config import Recipe
+from aoq.errors import UserError
+from aoq.experiments.definition import Definition, Row
+from aoq.experiments.jobs import JobRound
+from aoq.recipes import load_recipe, settings_that_matter
+from aoq.runs.directory import CONFIG, ROUND_ONE, ROUND_TWO, ROUNDS, RunDirectory
+from aoq.runs.summary import RunSummary
+from aoq.storage import hash_parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridRun:
+    """One run of the grid: a row, or a teacher that is not a row, with a seed."""
+
+    experiment: str
+    label: str
+    is_row: bool
+    source: str
+    "The recipe's name, without the settings that override it."
+    recipe: Recipe
+    folder: Path
+    teacher: GridRun | None = None
+    "The run whose lists it draws from."
+    initial: GridRun | None = None
+    "The run whose round one it starts from, so that it need not be trained again."
+
+    @property
+    def name(self) -> str:
+        return f"{self.label}, seed {self.recipe.seed}"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The label and the seed: how results are found."""
+        return self.label, self.recipe.seed
+
+    @property
+    def needs(self) -> tuple[GridRun, ...]:
+        """The runs that have to finish first."""
+        return tuple(run for run in (self.teacher, self.initial) if run is not None)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that differ from the paper's defaults, by dotted name."""
+        defaults = settings_that_matter(Recipe())
+        return {
+            name: value
+            for name, value in settings_that_matter(self.recipe).items()
+            if value != defaults[name] and name != "seed"
+        }
+
+    @property
+    def digest(self) -> str:
+        """Identify the settings, the seed and the teacher, wherever files are."""
+        teacher = None if self.teacher is None else self.teacher.digest
+        content = json.dumps([self.settings, self.recipe.seed, teacher], sort_keys=True)
+        return hash_parts(content.encode())
+
+    @property
+    def lists(self) -> Path:
+        return RunDirectory(self.folder).candidates
+
+    @property
+    def last_round(self) -> Path:
+        """The folder of the model whose results count."""
+        return self.folder / ROUNDS[self.recipe.last_round]
+
+    @property
+    def is_trained(self) -> bool:
+        if not RunDirectory(self.last_round).config.is_file():
+            return False
+        return RunSummary.read(self.last_round).stage in ("finished", "stopped early")
+
+    @property
+    def rounds(self) -> tuple[JobRound, ...]:
+        """The rounds that are trained here."""
+        trained = []
+        if self.recipe.needs_round_one and self.initial is None:
+            trained.append((ROUND_ONE, "round one", self.recipe.round_one))
+        if self.recipe.rounds == "both":
+            trained.append((ROUND_TWO, "round two", self.recipe.round_two))
+        return tuple(
+            JobRound(f"{self.name}, {title}", self.folder / round_, settings)
+            for round_, title, settings in trained
+        )
+
+
+def plan_grid(
+    definition: Definition,
+    *,
+    out: Path,
+    data: Path | None = None,
+    seeds: Sequence[int] | None = None,
+    rows: Sequence[str] | None = None,
+    chosen: Collection[str] = (),
+) -> list[GridRun]:
+    """Plan the runs of some or all rows and seeds, each after the runs that it needs.
+
+    Rows with fewer seeds keep to them, unless they are named, or `chosen` by a choice.
+    """
+    free = {*(rows or ()), *chosen}
+    wanted = [definition.row(label) for label in rows or [row.label for row in definition.rows]]
+    found: dict[str, GridRun] = {}
+    for seed in definition.seeds if not seeds else dict.fromkeys(seeds):
+        planner = _Planner(definition, out.absolute(), data, seed)
+        trained = (
+            planner.run(row)
+            for row in wanted
+            if not row.seeds or seed in row.seeds or row.label in free
+        )
+        own = {run.name: run for run in trained}
+        needed = {need.name: need for run in own.values() for need in run.needs}
+        found |= {name: run for name, run in needed.items() if name not in own} | own
+    return list(found.values())
+
+
+def data_of_runs(out: Path) -> Path:
+    """Return the data set of the runs in a folder."""
+    for config in sorted(out.glob(f"*/seed-*/{CONFIG}")):
+        return Path(load_recipe(config).data)
+    raise UserError(f"{out} has no runs to continue; start with --data FOLDER.")
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """Plans the runs of one seed."""
+
+    definition: Definition
+    out: Path
+    data: Path | None
+    seed: int
+
+    def run(self, row: Row) -> GridRun:
+        definition = self.definition
+        recipe = replace(definition.recipe_of(row), seed=self.seed)
+        if self.data is not None:
+            recipe = replace(recipe, data=str(self.data))
+        teacher_row = definition.teacher_of(row) if recipe.needs_lists else None
+        teacher = None if teacher_row is None else self.run(teacher_row)
+        if teacher is not None:
+            recipe = replace(recipe, candidates=str(teacher.lists))
+        recipe = recipe.resolved()
+        return GridRun(
+            experiment=definition.name,
+            label=row.label,
+            is_row=row in definition.rows,
+            source=row.recipe,
+            recipe=recipe,
+            folder=self.out / definition.folder_of(row) / f"seed-{self.seed}",
+            teacher=teacher,
+            initial=self._initial(recipe, teacher),
+        )
+
+    def _initial(self, recipe: Recipe, teacher: GridRun | None) -> GridRun | None:
+        """Find the teacher or another online row with the same round one."""
+        if recipe.rounds == "one" or recipe.round_two.start_from == "scratch":
+            return None
+        if teacher is not None and _same_round_one(recipe, teacher.recipe):
+            return teacher
+        for row in self.definition.rows:
+            if self.definition.recipe_of(row).rounds == "one":
+                run = self.run(row)
+                if _same_round_one(recipe, run.recipe):
+                    return run
+        return None
+
+
+def _same_round_one(one: Recipe, other: Recipe) -> bool:
+    names = ("data", "seed", "min_word_count", "model", "round_one")
+    return all(getattr(one, name) == getattr(other, name) for name in names)

@@ -1,0 +1,256 @@
+"""The rows of a table: the figures of each with every seed, and the ranks behind them.
+
+Figures and curves are in the results file, so a table needs nothing else. Intervals need the data
+set and the ranks, which are files beside the results; examples need the runs themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from aoq.data.dataset import PairDataset
+from aoq.evaluation.bootstrap import Difference, Resampled
+from aoq.evaluation.metrics import PAPER_FIGURES
+from aoq.evaluation.protocols import JudgedFold
+from aoq.evaluation.rank_cache import keep_ranks, kept_ranks
+from aoq.evaluation.seeds import Spread, over_seeds
+from aoq.experiments.definition import Choice, Definition, EnsembleRow
+from aoq.experiments.plan import GridRun
+from aoq.experiments.results import Line, Results, ranks_beside
+from aoq.progress import warn
+from aoq.runs.directory import RunDirectory
+from aoq.runs.judge import ranks_of
+
+_RESAMPLES = 10_000  # with a tenth of them the ends of intervals still move by 0.4 of rsum
+_SAME_RSUM = 0.5  # ranks of another machine may differ in a query or two
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A finished training of a row with one seed: figures in percent, and ranks if available."""
+
+    seed: int
+    figures: Mapping[str, float]
+    runs: tuple[Path, ...] = ()
+    "Folders of the trained rounds: one, several for an ensemble, none if they are not there."
+    ranks: JudgedFold | None = None
+    line: Line = field(default_factory=dict)
+    "The line of the results file; empty for ensembles."
+
+    @cached_property
+    def resampled(self) -> Resampled | None:
+        return None if self.ranks is None else Resampled.of([self.ranks], resamples=_RESAMPLES)
+
+
+def mean_resampled(trainings: Sequence[Training]) -> Resampled | None:
+    """Average trainings in every resample; none unless all have ranks."""
+    drawn = [part for training in trainings if (part := training.resampled) is not None]
+    return Resampled.mean(drawn) if drawn and len(drawn) == len(trainings) else None
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The difference of a row from another in one figure, on the seeds that both have."""
+
+    spread: Spread
+    "Of the differences with each seed: what training again would change."
+    interval: Difference | None
+    "Of their mean, with these trainings: what other queries would change; none without ranks."
+
+
+@dataclass(frozen=True, eq=False)
+class ResultRow:
+    """A row of the table: a setting and its finished trainings."""
+
+    label: str
+    group: str
+    "Rows of one model; the others are compared with the first of the group."
+    seeds: tuple[int, ...]
+    "Planned seeds."
+    trainings: tuple[Training, ...]
+    note: str = ""
+    "How the row was chosen, if it was."
+    is_candidate: bool = False
+    "Whether a choice is made from this row and others: such rows are in files, not in tables."
+
+    @cached_property
+    def spreads(self) -> dict[str, Spread]:
+        """Mean and deviation of every figure over the seeds; empty without trainings."""
+        return over_seeds([t.figures for t in self.trainings]) if self.trainings else {}
+
+    @cached_property
+    def resampled(self) -> Resampled | None:
+        """The mean over the seeds in every resample; none unless all have ranks."""
+        return mean_resampled(self.trainings)
+
+    def training(self, seed: int) -> Training | None:
+        return next((t for t in self.trainings if t.seed == seed), None)
+
+    def differences(self, first: ResultRow) -> dict[int, dict[str, float]]:
+        """Subtract another row, by seed that both have; empty for the row itself."""
+        return {
+            two.seed: {name: two.figures[name] - one.figures[name] for name in PAPER_FIGURES}
+            for two in self.trainings
+            if self is not first and (one := first.training(two.seed)) is not None
+        }
+
+    def minus(self, first: ResultRow) -> dict[str, Gain]:
+        """Subtract another row, by figure; empty if they share no seed."""
+        by_seed = self.differences(first)
+        if not by_seed:
+            return {}
+        spreads = over_seeds(list(by_seed.values()))
+        one, two = (
+            mean_resampled([t for t in row.trainings if t.seed in by_seed]) for row in (first, self)
+        )
+        intervals = two.minus(one) if one and two else {}
+        return {name: Gain(spreads[name], intervals.get(name)) for name in PAPER_FIGURES}
+
+
+def groups_of(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
+    """Collect the rows of each group, in order."""
+    names = dict.fromkeys(row.group for row in rows)
+    return [[row for row in rows if row.group == name] for name in names]
+
+
+def read_rows(
+    definition: Definition,
+    runs: Sequence[GridRun],
+    lines: Results,
+    *,
+    split: str,
+    choices: Mapping[str, Mapping[str, float]],
+    results: Path,
+    dataset: PairDataset | None = None,
+    data: Path | None = None,
+) -> list[ResultRow]:
+    """Make the rows of an experiment from what is done: trained, chosen and ensembles.
+
+    `lines` of the file `results` are comparable on `split`; `choices` are the means of candidates.
+    Ranks need the `dataset` of that split, in the folder `data`.
+    """
+    reader = None if dataset is None else _RankReader(results, dataset, data)
+    own = [run for run in runs if run.is_row]
+    trained = {
+        run.key: _training(run, lines[run.key], split=split, reader=reader)
+        for run in own
+        if run.key in lines
+    }
+    seeds: dict[str, list[int]] = {}
+    for run in own:
+        seeds.setdefault(run.label, []).append(run.recipe.seed)
+    groups = {run.label: repr(run.recipe.model) for run in own}  # rows of the same model
+    rows = [
+        ResultRow(
+            label,
+            groups[label],
+            tuple(planned),
+            tuple(trained[label, seed] for seed in planned if (label, seed) in trained),
+        )
+        for label, planned in seeds.items()
+    ]
+    for choice in definition.choices:
+        rows = _with_choice(rows, choice, choices[choice.label], seeds=definition.seeds)
+    for ensemble in definition.ensembles:
+        members = [label for label, _ in ensemble.with_seed(0)]
+        if all(label in groups for label in members):  # unless only some rows were asked for
+            done = tuple(_judge_ensemble(ensemble, trained, reader))
+            group = " & ".join(groups[label] for label in members)
+            rows.append(ResultRow(ensemble.label, group, ensemble.seeds, done))
+    return rows
+
+
+def _with_choice(
+    rows: Sequence[ResultRow],
+    choice: Choice,
+    means: Mapping[str, float],
+    *,
+    seeds: tuple[int, ...],
+) -> list[ResultRow]:
+    """Insert the chosen row before its candidates, unless only some of those are there."""
+    candidates = {row.label: row for row in rows if row.label in choice.of}
+    if len(candidates) < len(choice.of):
+        return list(rows)
+    first, best = candidates[choice.of[0]], candidates.get(next(iter(means), ""))
+    chosen = ResultRow(
+        choice.label,
+        first.group,
+        seeds if best is None else best.seeds,
+        () if best is None else best.trainings,
+        note=choice.sentence(means),
+    )
+    marked = [replace(row, is_candidate=True) if row.label in candidates else row for row in rows]
+    place = min(rows.index(row) for row in candidates.values())
+    return [*marked[:place], chosen, *marked[place:]]
+
+
+@dataclass(frozen=True)
+class _RankReader:
+    """Reads ranks from the files beside the results, and writes those of runs that are there."""
+
+    results: Path
+    dataset: PairDataset
+    data: Path | None
+
+    def read(self, *lines: Line) -> JudgedFold | None:
+        return kept_ranks(self._file(lines), self.dataset)
+
+    def write(self, ranks: JudgedFold, *lines: Line) -> None:
+        keep_ranks(self._file(lines), ranks)
+
+    def judge(self, runs: Sequence[Path]) -> JudgedFold:
+        return ranks_of(runs, self.dataset, data=self.data)
+
+    def _file(self, lines: Sequence[Line]) -> Path:
+        return ranks_beside(self.results, *lines, split=self.dataset.split)
+
+
+def _judge_ensemble(
+    ensemble: EnsembleRow,
+    trained: Mapping[tuple[str, int], Training],
+    reader: _RankReader | None,
+) -> Iterator[Training]:
+    """Judge an ensemble with every seed whose members have ranks: from runs, or ranks on disk."""
+    for seed in ensemble.seeds:
+        members = [trained[key] for key in ensemble.with_seed(seed) if key in trained]
+        ranked = [member for member in members if member.ranks is not None]
+        if reader is None or len(ranked) < len(ensemble.members):
+            continue
+        all_there = all(member.runs for member in members)
+        runs = tuple(run for member in members for run in member.runs) if all_there else ()
+        lines = [member.line for member in members]
+        if all_there:
+            reader.write(reader.judge(runs), *lines)
+        ranks = reader.read(*lines)
+        if ranks is not None:
+            yield Training(seed, ranks.metrics.figures(), runs, ranks)
+
+
+def _training(run: GridRun, line: Line, *, split: str, reader: _RankReader | None) -> Training:
+    """Take unrounded figures from ranks that agree with the line, else the line's."""
+    seed, figures, folder = run.recipe.seed, line[split], run.last_round
+    if reader is None:
+        return Training(seed, figures, line=line)
+    runs: tuple[Path, ...] = ()
+    if RunDirectory(folder).model.is_file():
+        own = reader.judge([folder])
+        if _agree(own, figures):
+            reader.write(own, line)
+            runs = (folder,)
+        else:
+            warn(
+                f"{folder} has rsum {own.metrics.rsum:.1f} on {split}, but the result of "
+                f"{run.name} is {figures['rsum']:.1f}: it is another run or other data, so it is "
+                "left out."
+            )
+    ranks = reader.read(line)
+    if ranks is None or not _agree(ranks, figures):
+        return Training(seed, figures, runs, line=line)
+    return Training(seed, ranks.metrics.figures(), runs, ranks, line)
+
+
+def _agree(ranks: JudgedFold, figures: Mapping[str, float]) -> bool:
+    return abs(ranks.metrics.figures()["rsum"] - figures["rsum"]) <= _SAME_RSUM

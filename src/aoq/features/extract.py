@@ -1,0 +1,317 @@
+"""Many pictures become regions: in batches, on all cores, and none of them twice.
+
+Every result is kept under the hash of its picture file: an interrupted extraction goes on where it
+stopped, losing the batches under way, and a second one costs nothing. A coarser grid is pooled from
+what is kept, so it costs nothing either. Batches are small enough for a processor's cache, and each
+is one core's alone: cores that share a batch wait for each other. The numbers are the same for any
+number of cores and workers, and whichever pictures a batch holds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import stat
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeVar
+
+import numpy as np
+
+from aoq.errors import UserError, raise_problems
+from aoq.features.backbones import GRID, Regions
+from aoq.features.pictures import (
+    Canvas,
+    Fault,
+    PictureError,
+    PictureFolder,
+    Pixels,
+    decode,
+    find_fault,
+    unreadable,
+)
+from aoq.features.regions import RegionSource, one_core_each, pool_regions
+from aoq.parsing import is_text
+from aoq.progress import progress_bar, track, warn
+from aoq.storage import atomic_file, cache_folder, hash_file, hash_parts
+
+BATCH = 4
+UNDER_WAY = 64  # batches at most, from the first that is decoded to the last that is kept
+WORKERS = 0  # processes that decode pictures; without any, the cores that compute do it
+
+HASH_BYTES = 64  # of SHA-256 in hex, at the end of a kept file
+_SHOWN = 5  # places of a group of pictures that are left out
+_CHANGED = Fault("was changed while it was read", "start again")
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """Where the regions of pictures are kept, and which pictures have none."""
+
+    stored: dict[Path, Path]
+    "A picture's regions, in the order of the pictures; the file is named after the hash."
+    skipped: dict[Path, Fault]
+
+    @property
+    def problems(self) -> list[str]:
+        return [fault.sentence(picture) for picture, fault in self.skipped.items()]
+
+
+def tell_left_out(extraction: Extraction, found: PictureFolder) -> None:
+    """Warn of what was left out of a folder; refuse one of which nothing can be used."""
+    sentences = list(_left_out(extraction, found))
+    if not extraction.stored:
+        raise UserError(
+            *sentences, f"{found.path} holds no picture that can be used; name another folder."
+        )
+    for sentence in sentences:
+        warn(sentence)
+
+
+def _left_out(extraction: Extraction, found: PictureFolder) -> Iterator[str]:
+    """A sentence a reason, with the first places."""
+    groups: dict[str, list[Path]] = {}
+    for picture, fault in extraction.skipped.items():
+        groups.setdefault(fault.reason, []).append(picture)
+    for reason, pictures in groups.items():
+        places = [_printable(picture.relative_to(found.path).as_posix()) for picture in pictures]
+        several = f"{len(places):,} pictures are left out: each"
+        left_out = several if len(places) > 1 else "1 picture is left out: it"
+        hint = extraction.skipped[pictures[0]].hint
+        yield f"{left_out} {reason} ({_first(places)}); {hint}."
+    others = found.others
+    if others:
+        endings = _first([f"{end or 'none'} {count:,}" for end, count in others.most_common()])
+        files = f"{others.total():,} files are left out: they do not end like pictures"
+        file = "1 file is left out: it does not end like a picture"
+        yield f"{files if others.total() > 1 else file} ({endings})."
+
+
+def _printable(name: str) -> str:
+    """A name that is no UTF-8 can be read from a folder, but not written."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def _first(items: Sequence[str]) -> str:
+    more = len(items) - _SHOWN
+    return ", ".join(items[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def extract_pictures(
+    pictures: Sequence[Path],
+    source: RegionSource,
+    *,
+    workers: int = WORKERS,
+    skip: bool = True,
+) -> Extraction:
+    """Extract what the cache does not hold yet.
+
+    Pictures that cannot be used are left out; without `skip` they are refused together: those that
+    show it in their header before anything is computed, those that turn out to be damaged at the
+    end, when the others are kept.
+    """
+    places = _find_places(pictures, source)
+    picture_of = {at: picture for picture, at in places.items() if isinstance(at, Path)}
+    widths = {place: _kept_width(place) for place in picture_of}
+    missing = {place: picture for place, picture in picture_of.items() if not widths[place]}
+    broken = {place: fault for place, picture in missing.items() if (fault := find_fault(picture))}
+    if not skip:
+        raise_problems(_divide(places, broken).problems)
+    sound = {place: picture for place, picture in missing.items() if place not in broken}
+    if sound or len({*widths.values()} - {0}) > 1:
+        expected = source.load().width
+        sound |= {at: picture_of[at] for at, width in widths.items() if width not in (0, expected)}
+    extraction = _divide(places, broken | _extract_missing(sound, source, workers=workers))
+    if not skip:
+        raise_problems(extraction.problems)
+    return extraction
+
+
+def load_regions(place: Path, source: RegionSource) -> Regions:
+    """Kept regions of a picture, pooled to the grid of `source`. (R, F)"""
+    kept = _open_kept(place)
+    if kept is None:
+        raise UserError(
+            f"{place} in the cache is damaged or gone; start again, and it is extracted again."
+        )
+    return pool_regions(kept, source.grid)
+
+
+# The cache
+
+
+def _find_places(pictures: Sequence[Path], source: RegionSource) -> dict[Path, Path | Fault]:
+    """Where the regions of each picture belong, by its content; or why it cannot be read."""
+    folder = cache_folder() / "features" / source.id
+    places: dict[Path, Path | Fault] = {}
+    with ThreadPoolExecutor() as pool:
+        hashes = _ahead(pool, _hash_picture, pictures)
+        found = track(hashes, "Reading pictures", total=len(pictures), unit="pictures")
+        for picture, digest in zip(pictures, found, strict=True):
+            if isinstance(digest, str):
+                places[picture] = folder / digest[:2] / f"{digest}.npy"
+            else:
+                places[picture] = digest
+    return places
+
+
+def _hash_picture(picture: Path) -> str | Fault:
+    if not is_text(str(picture)):  # no list of pictures could name it
+        return Fault("has a name that is no UTF-8", "rename it")
+    try:
+        if not stat.S_ISREG(picture.stat().st_mode):  # reading a pipe would never end
+            return Fault("is no file", "expected a picture")
+        return hash_file(picture)
+    except OSError as error:
+        return unreadable(error)
+
+
+def _divide(places: dict[Path, Path | Fault], broken: dict[Path, Fault]) -> Extraction:
+    """Pictures that can be used and pictures that cannot; equal content has equal faults."""
+    stored: dict[Path, Path] = {}
+    skipped: dict[Path, Fault] = {}
+    for picture, place in places.items():
+        if isinstance(place, Fault):
+            skipped[picture] = place
+        elif place in broken:
+            skipped[picture] = broken[place]
+        else:
+            stored[picture] = place
+    return Extraction(stored, skipped)
+
+
+def _kept_width(place: Path) -> int:
+    """Features a region of what is kept; 0 where nothing is that can be used."""
+    kept = _open_kept(place)
+    return 0 if kept is None else kept.shape[1]
+
+
+def _keep(place: Path, rows: Regions) -> None:
+    """Write an array and behind it the hash of the file so far, which NumPy does not read."""
+    buffer = BytesIO()
+    np.save(buffer, rows)
+    with atomic_file(place) as temporary:
+        temporary.write_bytes(buffer.getvalue() + hash_parts(buffer.getbuffer()).encode())
+
+
+def _open_kept(place: Path) -> Regions | None:
+    """Read what is kept; nothing where it is missing, damaged or of another shape."""
+    try:
+        content = place.read_bytes()
+        if hash_parts(content[:-HASH_BYTES]).encode() != content[-HASH_BYTES:]:
+            return None
+        kept: Regions = np.load(BytesIO(content), allow_pickle=False)
+    except Exception:  # damaged files make NumPy raise almost anything
+        return None
+    is_ours = kept.dtype == np.float16 and kept.ndim == 2 and len(kept) == GRID * GRID
+    return kept if is_ours else None
+
+
+# Decoding and computing
+
+
+def _extract_missing(
+    missing: dict[Path, Path], source: RegionSource, *, workers: int
+) -> dict[Path, Fault]:
+    """Extract and store the regions of pictures by place; what could not be decoded."""
+    if not missing:
+        return {}
+    backbone = source.load()
+    places = list(missing)
+    batches = [places[start : start + BATCH] for start in range(0, len(places), BATCH)]
+
+    def compute(work: tuple[list[Path], Callable[[], list[Pixels | Fault]]]) -> dict[Path, Fault]:
+        batch, decoded = work
+        found = dict(zip(batch, decoded(), strict=True))
+        for at, pixels in found.items():
+            if not isinstance(pixels, Fault) and _hash_picture(missing[at]) != at.stem:
+                found[at] = _CHANGED
+        usable = {at: pixels for at, pixels in found.items() if not isinstance(pixels, Fault)}
+        if usable:
+            for place, rows in zip(usable, backbone(list(usable.values())), strict=True):
+                _keep(place, rows)
+        return {at: fault for at, fault in found.items() if isinstance(fault, Fault)}
+
+    faults: dict[Path, Fault] = {}
+    with (
+        progress_bar("Extracting features", total=len(places), unit="pictures") as update,
+        _decoders(workers) as start_decoding,
+        one_core_each() as cores,
+    ):
+        files = ([missing[place] for place in batch] for batch in batches)
+        decoded = (start_decoding(decode_pictures, pictures, backbone.canvas) for pictures in files)
+        results = _ahead(cores, compute, zip(batches, decoded, strict=True))
+        for batch, found in zip(batches, results, strict=True):
+            faults |= found
+            update(advance=len(batch))
+    return faults
+
+
+def decode_pictures(pictures: Sequence[Path], canvas: Canvas) -> list[Pixels | Fault]:
+    """Each picture's pixels, or why there are none."""
+    decoded: list[Pixels | Fault] = []
+    for picture in pictures:
+        try:
+            decoded.append(decode(picture, canvas))
+        except PictureError as error:
+            decoded.append(error.fault)
+    return decoded
+
+
+@contextmanager
+def _decoders(workers: int) -> Iterator[Callable[..., Callable[[], Any]]]:
+    """Begins a call in another process, to be asked for its result; or puts it off until then."""
+    if not workers:
+        yield partial
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
+    try:
+        with ProcessPoolExecutor(workers, context, initializer=_begin_worker) as pool:
+            yield lambda *call: pool.submit(*call).result
+    except BrokenProcessPool as error:
+        raise UserError(
+            "A process that decodes pictures died, perhaps for want of memory; start again with "
+            "fewer --workers: what has been extracted is kept."
+        ) from error
+
+
+def _begin_worker() -> None:
+    """Leave interruptions to the process that started this one, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def follow() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=follow, daemon=True).start()
+
+
+def _ahead(
+    pool: Executor, work: Callable[[Item], Result], items: Iterable[Item]
+) -> Iterator[Result]:
+    """The results of a pool in order, with some under way: all of them would fill the memory."""
+    under_way: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            under_way.append(pool.submit(work, item))
+            if len(under_way) == UNDER_WAY:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        for future in under_way:
+            future.cancel()

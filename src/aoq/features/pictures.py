@@ -1,0 +1,282 @@
+"""Picture files become pixels, whoever made them: a camera, a scanner or an attacker.
+
+A picture is opened by its content, never by its name, as one of a short list of formats, and what
+its header says is looked at before anything is decoded: small files can claim to be enormous.
+Every kind of pixels becomes upright RGB, squashed to the square that a network wants. Whatever is
+wrong with a file is one `PictureError`, because damaged files make decoders raise almost anything.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from aoq.errors import UserError
+from aoq.features.names import PICTURE_SUFFIXES
+from aoq.progress import warn
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MAX_PIXELS = 100_000_000
+MAX_SIDE = 65_535  # of a JPEG; the memory that resizing takes grows with it
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+_ORIENTATION = 0x0112  # of Exif, and what undoes its values
+_TRANSPOSITIONS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+
+_PILLOW = re.compile("PIL")  # its modules
+
+Picture = Path | bytes  # a file, or the content of one
+Pixels = npt.NDArray[np.uint8]  # (side, side, 3)
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """The square that a network wants pictures squashed to."""
+
+    side: int
+    resample: int = 3  # PIL.Image.Resampling.BICUBIC
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a picture cannot be used; `reason` is the same for all that share it."""
+
+    reason: str
+    hint: str
+    detail: str = ""
+
+    def sentence(self, picture: Picture) -> str:
+        name = "The picture" if isinstance(picture, bytes) else picture
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"{name} {self.reason}{detail}; {self.hint}."
+
+
+class PictureError(UserError):
+    """A picture that cannot be used."""
+
+    def __init__(self, picture: Picture, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(fault.sentence(picture))
+
+
+NO_PICTURE = Fault(
+    "is no picture that can be read",
+    f"expected {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; replace it or leave it out",
+)
+TOO_DEMANDING = Fault("takes more memory than there is for it", "make the picture smaller")
+TOO_LONG = Fault(f"is more than {MAX_SIDE:,} pixels long", "cut the picture")
+
+
+def too_large(max_pixels: int) -> Fault:
+    return Fault(f"has more than {max_pixels:,} pixels", "make the picture smaller")
+
+
+def unreadable(error: Exception) -> Fault:
+    detail = getattr(error, "strerror", None) or str(error)
+    return Fault("cannot be read", "expected a picture", detail=detail)
+
+
+def decode(picture: Picture, canvas: Canvas, *, max_pixels: int = MAX_PIXELS) -> Pixels:
+    """A picture of any kind as RGB, upright, squashed. (side, side, 3)"""
+    with open_picture(picture, max_pixels=max_pixels) as image, _refuse_damaged(picture):
+        image.draft("RGB", (2 * canvas.side, 2 * canvas.side))  # large JPEGs at a fraction
+        image.load()  # some formats have their Exif data at the end
+        squashed = upright(image).resize((canvas.side, canvas.side), canvas.resample)
+    return np.asarray(squashed)
+
+
+def load_picture(picture: Picture) -> Image:
+    """A picture of any kind as RGB, upright, in its own size and shape."""
+    with open_picture(picture) as image, _refuse_damaged(picture):
+        image.load()
+        return upright(image)
+
+
+@contextmanager
+def _refuse_damaged(picture: Picture) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise PictureError(picture, TOO_DEMANDING) from error
+    except Exception as error:
+        detail = " ".join(str(error).split())[:100] or type(error).__name__
+        hint = "replace the picture or leave it out"
+        fault = Fault("is damaged or truncated", hint, detail=detail)
+        raise PictureError(picture, fault) from error
+
+
+def find_fault(picture: Picture) -> Fault | None:
+    """What the header of a picture says against using it."""
+    try:
+        with open_picture(picture):
+            return None
+    except PictureError as error:
+        return error.fault
+
+
+def picture_size(picture: Picture) -> tuple[int, int]:
+    """Width and height, as the picture is looked at."""
+    with open_picture(picture) as image:
+        lying = _orientation(image) >= 5 and image.format != "TIFF"  # which Pillow turns itself
+        return (image.height, image.width) if lying else image.size
+
+
+@contextmanager
+def open_picture(picture: Picture, *, max_pixels: int = MAX_PIXELS) -> Iterator[Image]:
+    """A picture of which only the header has been read, and found to be acceptable."""
+    with _open(picture) as image:
+        if image.width * image.height > max_pixels:
+            raise PictureError(picture, too_large(max_pixels))
+        if max(image.size) > MAX_SIDE:
+            raise PictureError(picture, TOO_LONG)
+        yield image
+
+
+def _open(picture: Picture) -> Image:
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise missing_packages(error) from error
+    _quieten_pillow()
+    file = io.BytesIO(picture) if isinstance(picture, bytes) else picture
+    try:
+        return PIL.Image.open(file, formats=FORMATS)
+    except PIL.Image.DecompressionBombError as error:
+        raise PictureError(picture, too_large(MAX_PIXELS)) from error
+    except Exception as error:
+        of_system = isinstance(error, OSError) and error.strerror
+        raise PictureError(picture, unreadable(error) if of_system else NO_PICTURE) from error
+
+
+def _quieten_pillow() -> None:
+    """What Pillow warns about is either refused here or harmless.
+
+    The filters are the process's: they are changed once, for all threads, not around each picture.
+    """
+    if all(module != _PILLOW for *_, module, _ in warnings.filters):
+        warnings.filterwarnings("ignore", module=_PILLOW.pattern)
+
+
+def upright(image: Image) -> Image:
+    """A loaded picture as it is looked at, in RGB."""
+    return _to_rgb(_turn_upright(image))
+
+
+def _turn_upright(image: Image) -> Image:
+    """Undo the camera's rotation."""
+    import PIL.Image
+
+    name = _TRANSPOSITIONS.get(_orientation(image))
+    return image.transpose(PIL.Image.Transpose[name]) if name else image
+
+
+def _orientation(image: Image) -> int:
+    """How the camera was held, 1 to 8; damaged Exif data is no reason to refuse a picture."""
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:
+        return 1
+
+
+def _to_rgb(image: Image) -> Image:
+    """Any mode as RGB: transparency over white, 16-bit greyscale by its upper half.
+
+    Greyscale of 32 bits, whole or float, has no agreed white: its own range becomes black to white.
+    """
+    import PIL.Image
+
+    if image.has_transparency_data:
+        opaque = PIL.Image.new("RGBA", image.size, "white")
+        opaque.alpha_composite(image if image.mode == "RGBA" else image.convert("RGBA"))
+        image = opaque
+    elif image.mode.startswith("I;16"):
+        image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        image = PIL.Image.fromarray(_stretch(np.asarray(image, np.float64)))
+    return image.convert("RGB")
+
+
+def _stretch(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+    """Numbers of any range as 0 to 255."""
+    low, high = values.min(), values.max()
+    if not np.isfinite(high - low):
+        raise ValueError("it holds NaN or infinite numbers")
+    shares: npt.NDArray[np.float64] = (values - low) / ((high - low) or 1)
+    return (shares * 255).astype(np.uint8)
+
+
+# Folders of pictures
+
+
+@dataclass(frozen=True)
+class PictureFolder:
+    """The pictures below a folder, and how many other files there are of which ending."""
+
+    path: Path
+    pictures: tuple[Path, ...]
+    others: Counter[str]
+
+
+def find_pictures(folder: Path) -> PictureFolder:
+    """All files below a folder that end like pictures, in natural order; hidden ones are left out.
+
+    Links to folders are not followed, so that there is an end to it; links to files are.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; name a folder of pictures.")
+    pictures: list[Path] = []
+    others: Counter[str] = Counter()
+    for parent, folders, names in os.walk(folder, onerror=_warn_unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.startswith("."):
+                continue
+            path = Path(parent, name)
+            suffix = path.suffix.lower()
+            if suffix in PICTURE_SUFFIXES:
+                pictures.append(path)
+            else:
+                others[suffix] += 1
+    return PictureFolder(folder, tuple(sorted(pictures, key=natural_order)), others)
+
+
+def natural_order(path: Path) -> tuple[list[list[tuple[int, int | str]]], Path]:
+    """Sorts a.jpg before a2.jpg before a10.jpg, folder by folder.
+
+    >>> [path.name for path in sorted(map(Path, ["a10.jpg", "a2.jpg", "a.jpg"]), key=natural_order)]
+    ['a.jpg', 'a2.jpg', 'a10.jpg']
+    """
+    pieces = [re.findall(r"\d+|\D+", part) for part in path.with_suffix("").parts]
+    numbered: list[list[tuple[int, int | str]]] = [
+        [(0, int(piece)) if piece.isdecimal() else (1, piece.casefold()) for piece in part]
+        for part in pieces
+    ]
+    return numbered, path
+
+
+def _warn_unreadable(error: OSError) -> None:
+    warn(f"{error.filename} cannot be read ({error.strerror}) and is left out.")
+
+
+def missing_packages(error: ImportError) -> UserError:
+    return UserError(f'this needs {error.name}; install it with pip install "aoq[extract]".')

@@ -1,0 +1,108 @@
+"""Global mining: every image against every text, and the hardest negatives of each kept.
+
+A plan says how the lists are to be; one sweep over the score matrix fills both directions; what
+the sweeps of all processes found is finished in the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from aoq.config import MiningConfig
+from aoq.distributed import ALONE, Processes
+from aoq.errors import UserError
+from aoq.mining.candidates import CandidateLists, Provenance
+from aoq.mining.finish import MiningResult, finish
+from aoq.mining.plan import Plan
+from aoq.mining.rerank import propose
+from aoq.mining.sweep import FullSweep, Sweep
+from aoq.mining.sweep_file import SweepFile, sweep_key
+from aoq.scoring.blocks import block_size_for
+from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.precision import tensor_cores
+from aoq.scoring.protocol import Scorer
+from aoq.types import Positives, require_count
+
+E = TypeVar("E")
+
+
+def mine(
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
+    positives: Positives,
+    *,
+    config: MiningConfig,
+    provenance: Provenance,
+    captions: Sequence[str] | None = None,
+    block_size: int | None = None,
+) -> CandidateLists:
+    """Mine the hardest negatives of every image and text, in one process.
+
+    `captions` are for rules that read them. `block_size` is how many images and texts are scored
+    at a time; by default as many as are fast and fit the budget. `mine_in_processes` shares the
+    work, continues after a kill, and also returns what the rules dropped.
+    """
+    result = mine_in_processes(
+        scorer,
+        encoded,
+        positives,
+        config=config,
+        provenance=provenance,
+        captions=captions,
+        block_size=block_size,
+    )
+    assert result is not None  # there is one process
+    return result.lists
+
+
+def mine_in_processes(
+    scorer: Scorer[E],
+    encoded: EncodedDataset[E],
+    positives: Positives,
+    *,
+    config: MiningConfig,
+    provenance: Provenance,
+    captions: Sequence[str] | None = None,
+    proposals: CandidateLists | None = None,
+    block_size: int | None = None,
+    processes: Processes = ALONE,
+    saved: Path | None = None,
+    save_every: float = 10.0,
+) -> MiningResult | None:
+    """Mine with several processes, each with its share of the images; the first gets the lists.
+
+    With `proposals`, deep lists of another model, only the pairs in them are scored. With a file
+    `saved`, a killed process continues where it last saved (at most every `save_every` seconds)
+    and ends with the same lists, bit by bit. `captions` and `block_size` are those of `mine`.
+    """
+    if captions is not None and len(captions) != positives.n_texts:
+        raise UserError(
+            f"captions has {len(captions):,} entries; expected {positives.n_texts:,}, one for each "
+            "text."
+        )
+    if block_size is not None:
+        require_count("block_size", block_size)
+    plan = Plan.from_config(config, scorer, encoded, positives, captions)
+    share = processes.share(positives.n_images)
+    sweep: Sweep[E]
+    if proposals is not None:
+        plan, sweep = propose(plan, encoded, share, proposals=proposals, memory=config.memory)
+        provenance = replace(provenance, proposals=proposals.provenance.teacher)
+    else:
+        if block_size is None:
+            block_size = block_size_for(config.memory, encoded, beside=plan.nbytes(share))
+        lists = plan.new_lists(share)
+        sweep = FullSweep(plan.i2t.matrix, share, *lists, block_size=block_size)
+    with tensor_cores(config.precision):
+        if saved is None:
+            for _ in sweep.run(pause=lambda: False):
+                pass
+        else:
+            key = sweep_key(sweep, config, provenance, processes)
+            SweepFile(saved, key, at_least=save_every).run(sweep, loud=processes.is_first)
+        rules = tuple(plan.labels.values())
+        provenance = replace(provenance, rules=rules, precision=config.precision)
+        return finish(sweep, plan, provenance, processes)

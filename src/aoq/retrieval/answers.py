@@ -1,0 +1,63 @@
+"""What a matcher answers: hits, and maps of attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from aoq.features.regions import Boxes
+
+Weights = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """An image or a text that was found."""
+
+    number: int
+    id: str
+    score: float
+    text: str
+    "Words of a text; first caption of an image, or empty."
+    picture: Path | None
+    correct: bool | None
+    "Whether it belongs to the query; known only if the query is an entry of the index."
+
+    @property
+    def picture_gone(self) -> bool:
+        """Whether the picture is no longer where it was indexed."""
+        return self.picture is not None and not self.picture.is_file()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The hits of a query, best first; equal scores by the lower number."""
+
+    hits: tuple[Hit, ...]
+    unknown_words: tuple[str, ...]
+    "Words of the query that the model does not know and treats all alike."
+    exact: bool
+    "Whether everything was scored, not only what a teacher proposed."
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """The attention of words to regions and of regions to words; None if a model has no such.
+
+    The marks for the start and the end of a text take part in attention but are not words. They are
+    omitted without rescaling, so the weights of a region that attends to them sum to less than 1.
+    """
+
+    score: float
+    "Higher is closer."
+    words: tuple[str, ...]
+    known: tuple[bool, ...]
+    boxes: Boxes | None
+    "Left, top, right, bottom of each region, as shares of width and height. (R, 4)"
+    by_word: Weights | None
+    "Weights of the regions for each word; they sum to 1. (T, R)"
+    by_region: Weights | None
+    "Weights of the words for each region. (R, T)"

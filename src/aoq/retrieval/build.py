@@ -1,0 +1,250 @@
+"""Makes indexes, whole or not at all, and adds photos to them.
+
+The splits of a data set and the photos of folders become parts of an index. A part counts when
+index.json names it, and is removed when index.json no longer does: an index stays as it is until
+its replacement is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aoq.config import RoundName
+from aoq.data.dataset import PairDataset
+from aoq.data.splits import dataset_boxes, open_dataset, region_source, splits_of
+from aoq.disk import require_writable
+from aoq.distributed import alone_in
+from aoq.errors import UserError
+from aoq.features.regions import Boxes, RegionSource
+from aoq.folders import refuse_taken
+from aoq.manifest import create_manifest
+from aoq.retrieval.encoder import QueryEncoder
+from aoq.retrieval.index import ENTRIES, INDEX, Index, Manifest, TeacherRecord
+from aoq.retrieval.location import existing_index, index_folder
+from aoq.retrieval.matcher import Matcher, load_teacher
+from aoq.retrieval.part_writer import AddedPhotos, PartWriter
+from aoq.retrieval.recall import SAMPLE, with_recall
+from aoq.runs.encodings import own_data
+from aoq.runs.judge import result_on
+from aoq.scoring.cross_attention import CrossAttention
+from aoq.storage import remove_folder
+
+PROPOSALS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What to index."""
+
+    data: Path | str | None = None
+    "A data set; default: the one the model was trained on."
+    splits: Sequence[str] = ()
+    "Splits of the data set; default: all."
+    with_data: bool = True
+    "Whether a data set is indexed at all."
+    pictures: Sequence[Path | str] = ()
+    "Folders of photos without captions."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposing:
+    """A teacher that proposes candidates to a model that is slow to score."""
+
+    teacher: Path | str
+    "A run of an embedding model."
+    proposals: int = PROPOSALS
+    "Images or texts that it proposes for every query."
+    sample: int = SAMPLE
+    "Number of images, and of texts, on which the recall of proposals is measured."
+
+
+def build_index(
+    run: Path | str,
+    contents: Contents | None = None,
+    *,
+    out: Path | str | None = None,
+    proposing: Proposing | None = None,
+    force: bool = False,
+    round: RoundName | None = None,  # noqa: A002
+) -> Index:
+    """Encode everything with the model of a run and with its teacher, and write the index."""
+    contents = contents or Contents()
+    folder = index_folder(run, out, round=round)
+    _require_free(folder, force=force)
+    encoder = QueryEncoder.load(run, round=round)
+    teacher = None if proposing is None else _load_proposer(encoder, Path(proposing.teacher))
+    own = contents.data or own_data(encoder.run) if contents.with_data else None
+    data = None if own is None else Path(own)
+    splits = [] if data is None else _open_splits(data, contents.splits, encoder)
+    with _writing(folder):
+        _require_free(folder, force=force)  # another process may have made it in the meantime
+        writer = PartWriter(folder, encoder, teacher=teacher)
+        for dataset, boxes in splits:
+            writer.write_split(dataset, boxes=boxes)
+        for pictures in contents.pictures:
+            writer.write_photos(Path(pictures))
+        manifest = Manifest(
+            model_name=encoder.trained.recipe.model.name,
+            model_hash=encoder.model_hash,
+            data=None if data is None else str(data.absolute()),
+            fingerprints={dataset.split: dataset.fingerprint for dataset, _ in splits},
+            results={
+                dataset.split: result
+                for dataset, _ in splits
+                if (result := result_on(encoder.run, dataset, model_hash=encoder.model_hash))
+            },
+            source=encoder.known_source,
+            teacher=_record(teacher, proposing),
+            parts=tuple(writer.parts),
+        )
+        index = Index.of(folder, manifest)
+        if proposing is not None:
+            index = _measured(Matcher(encoder, index, proposer=teacher), sample=proposing.sample)
+        index.manifest.save(folder)
+    return index
+
+
+def add_photos(run: Path | str, pictures: Path, *, index: Path | str | None = None) -> AddedPhotos:
+    """Add the photos of a folder to the index of a run, except those it has already.
+
+    The recall of a teacher's proposals is dropped, because it differs among more images.
+    """
+    folder = existing_index(run, index)
+    with _writing(folder):
+        before = Index.open(folder)
+        encoder = QueryEncoder.load(run, source=before.manifest.source)
+        before.require_model(encoder.model_hash, run=encoder.run)
+        writer = PartWriter(folder, encoder, teacher=load_teacher(before), index=before)
+        added = writer.write_photos(pictures)
+        if not added.added:
+            return added
+        manifest = replace(before.manifest, parts=tuple(writer.parts))
+        teacher = manifest.teacher
+        if teacher is not None:
+            added = replace(added, unmeasured=teacher.proposals)
+            manifest = replace(manifest, teacher=replace(teacher, recall={}, recall_split=None))
+        manifest.save(folder)
+    return added
+
+
+def change_proposals(
+    run: Path | str, proposals: int, *, index: Path | str | None = None, sample: int = SAMPLE
+) -> Index:
+    """Let the teacher of an index propose more or fewer, and measure the recall."""
+    folder = existing_index(run, index)
+    with _writing(folder):
+        matcher = Matcher.load(run, index=folder)
+        manifest = matcher.index.manifest
+        if manifest.teacher is None:
+            raise UserError(
+                f"{folder} has no teacher whose proposals could be changed; make it again with "
+                "--teacher RUN --force."
+            )
+        changed = replace(manifest, teacher=replace(manifest.teacher, proposals=proposals))
+        matcher.index = replace(matcher.index, manifest=changed)
+        measured = _measured(matcher, sample=sample)
+        measured.manifest.save(folder)
+    return measured
+
+
+def _measured(matcher: Matcher, *, sample: int) -> Index:
+    """Measure the recall of proposals, and return the index that records it."""
+    manifest = matcher.index.manifest
+    assert manifest.teacher is not None
+    record = with_recall(manifest.teacher, matcher, sample=sample)
+    return replace(matcher.index, manifest=replace(manifest, teacher=record))
+
+
+def _open_splits(
+    data: Path, splits: Sequence[str], encoder: QueryEncoder
+) -> list[tuple[PairDataset, Boxes | None]]:
+    """Open the splits to index, if the model fits their regions, and boxes that form no grid."""
+    source = region_source(data)
+    _require_same_source(source, encoder, of=data)
+    chosen = dict.fromkeys(splits or _distinct_splits(data))
+    datasets = [open_dataset(data, split) for split in chosen]
+    for dataset in datasets:
+        encoder.trained.require_width(dataset.features.shape[2], source=dataset.name)
+    return [
+        (dataset, dataset_boxes(data, dataset.split) if source is None else None)
+        for dataset in datasets
+    ]
+
+
+def _distinct_splits(data: Path) -> list[str]:
+    """List all splits except those that another contains, as COCO's testall does test."""
+    found = splits_of(data)
+    return [split for split in found if split != "test" or "testall" not in found]
+
+
+def _require_same_source(source: RegionSource | None, encoder: QueryEncoder, *, of: Path) -> None:
+    """Reject regions of another source than those a model was trained on, if both are known."""
+    known = encoder.known_source
+    if source is not None and known is not None and source != known:
+        raise UserError(
+            f"{of} has regions of {source.id} on a grid of {source.grid}, and {encoder.run} was "
+            f"trained on those of {known.id} on a grid of {known.grid}; name one that was built "
+            "alike."
+        )
+
+
+def _load_proposer(encoder: QueryEncoder, run: Path) -> QueryEncoder:
+    """Load a teacher that can propose to this model."""
+    if not isinstance(encoder.model, CrossAttention):
+        raise UserError(
+            f"{encoder.run} is searched exactly and fast without a teacher; leave --teacher out."
+        )
+    teacher = QueryEncoder.load(run)
+    if isinstance(teacher.model, CrossAttention):
+        raise UserError(
+            f"{teacher.run} is as slow to score as the model it is to help; name a run of vsrn or "
+            "vse as the teacher."
+        )
+    _require_same_source(teacher.known_source, encoder, of=teacher.run)
+    return teacher
+
+
+def _record(teacher: QueryEncoder | None, proposing: Proposing | None) -> TeacherRecord | None:
+    """Describe a teacher for index.json, before its recall is measured."""
+    if teacher is None or proposing is None:
+        return None
+    run = str(teacher.run.absolute())
+    return TeacherRecord(run, teacher.model_hash, proposing.proposals, recall={}, recall_split=None)
+
+
+def _require_free(folder: Path, *, force: bool) -> None:
+    """Reject a folder that is taken; one with an unfinished index is free."""
+    require_writable(folder)
+    if (folder / INDEX).is_file() and not force:
+        raise UserError(
+            f"{folder} exists already; add photos with --add, or make it again with --force."
+        )
+    refuse_taken(folder, what="index", force=True)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Lock an index for writing, and remove parts that it does not name in the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    create_manifest(folder, "index")
+    with alone_in(folder, doing="written"):
+        try:
+            yield
+        finally:
+            _remove_unnamed(folder)
+
+
+def _remove_unnamed(folder: Path) -> None:
+    """Remove parts that were replaced, or whose index was never finished."""
+    named: set[str] = set()
+    if (folder / INDEX).exists():
+        try:
+            named = {part.name for part in Manifest.load(folder).parts}
+        except UserError:  # damaged: what it names is not known
+            return
+    for part in folder.iterdir():
+        if (part / ENTRIES).is_file() and part.name not in named:
+            remove_folder(part)

@@ -1,0 +1,204 @@
+"""Weights of a run, and the state from which a stopped round continues.
+
+Weights are safetensors; the trainer's state is read with torch's `weights_only`, which builds
+tensors and plain containers and cannot run code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from aoq.config import MIN_WORD_COUNT, Recipe, RoundName
+from aoq.data.checks.captions import TrainedVocabulary
+from aoq.data.vocabulary import Vocabulary
+from aoq.errors import UserError
+from aoq.manifest import check_file, read_checked
+from aoq.models import build_model
+from aoq.recipes import load_recipe
+from aoq.runs.best_round import best_round
+from aoq.runs.custom_model import require_same_structure
+from aoq.runs.directory import ROUND_ONE, ROUND_TWO, RunDirectory
+from aoq.scoring.protocol import TrainableModel
+from aoq.storage import atomic_file, hash_file, hash_parts
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """How far a round has come."""
+
+    epoch: int = 0
+    "Epochs finished."
+    step: int = 0
+    "Steps finished in the epoch under way."
+    best: float = float("-inf")
+    "Best validation figure so far."
+    best_epoch: int = -1
+    waited: int = 0
+    "Validations since the best one."
+    validated: int = 0
+    "Steps of the whole round before the last validation within an epoch."
+    threads: int = 0
+    "Number of torch's threads for the steps of the round; 0 before the first."
+
+
+MakeModel = Callable[[], TrainableModel]
+
+
+def save_weights(path: Path, model: TrainableModel, *, feature_width: int | None) -> None:
+    """Save the weights, shared ones once, and the width of the features they were trained on."""
+    with atomic_file(path) as temporary:
+        metadata = {} if feature_width is None else {"feature_width": str(feature_width)}
+        save_model(cast("nn.Module", model), str(temporary), metadata=metadata)
+
+
+def load_weights(path: Path, model: TrainableModel) -> None:
+    """Put the weights of a file into a model that they fit."""
+    check_file(path)
+    try:
+        load_model(cast("nn.Module", model), path)
+    except SafetensorError:
+        raise _damaged(path) from None
+    except RuntimeError:
+        raise UserError(
+            f"{path} does not hold the weights of this model: names or shapes differ; restore the "
+            "file or the run's config.toml, or train the run anew."
+        ) from None
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(
+        f"{path} is damaged or not a model of a run ({path.stat().st_size:,} bytes); restore it "
+        "from a copy, or train the run anew with --force."
+    )
+
+
+def save_trainer(
+    path: Path, model: TrainableModel, optimizer: torch.optim.Optimizer, state: TrainerState
+) -> None:
+    """Save all that a round needs to continue."""
+    content = {
+        "state": asdict(state),
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        torch.save(content, file)  # given a path, it hides why it could not write
+
+
+def load_trainer(
+    path: Path, model: TrainableModel, optimizer: torch.optim.Optimizer
+) -> TrainerState:
+    """Restore a saved state; return a fresh one if nothing was saved."""
+    if not path.is_file():
+        return TrainerState()
+    path.open("rb").close()  # errors of the system are passed on
+    try:
+        content: dict[str, Any] = torch.load(
+            BytesIO(read_checked(path)), map_location="cpu", weights_only=True
+        )
+        model.load_state_dict(content["model"])
+        optimizer.load_state_dict(content["optimizer"])
+        return TrainerState(**content["state"])
+    except Exception:  # damaged files make torch raise almost anything, OSError too
+        raise UserError(
+            f"{path} is damaged or not a trainer state of this run ({path.stat().st_size:,} "
+            "bytes); restore it from a copy, or remove it to start the round anew."
+        ) from None
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained model of the library, with what it needs to read data."""
+
+    recipe: Recipe
+    model: TrainableModel
+    vocabulary: Vocabulary
+    feature_width: int
+    model_hash: str
+
+    def require_width(self, width: int, *, source: str) -> None:
+        """Refuse features of another width than those of the training."""
+        if width != self.feature_width:
+            raise UserError(
+                f"{source} has features of width {width}; the model was trained on width "
+                f"{self.feature_width}: extract features with the extractor of the training data."
+            )
+
+
+def load_run(
+    path: Path | str,
+    *,
+    device: str | torch.device = "cpu",
+    round: RoundName | None = None,  # noqa: A002
+) -> TrainedRun:
+    """Load the best model of a run, in evaluation mode; `round` names one of two rounds instead."""
+    path = best_round(path, round).path
+    run = RunDirectory(path).require_trained()
+    recipe = load_recipe(run.config)
+    if recipe.model.name == "own":
+        raise UserError(
+            f"{path} holds a model of its own, which only the program that brought it can build; "
+            "open it there with aoq.load_own_model(run, make_model)."
+        )
+    vocabulary = Vocabulary.load(run.vocabulary)
+    before = run.model.stat()
+    try:
+        with safe_open(run.model, framework="pt") as file:
+            feature_width = int(file.metadata()["feature_width"])
+    except (SafetensorError, KeyError, TypeError, ValueError):
+        raise _damaged(run.model) from None
+    model = build_model(recipe.model, feature_width=feature_width, vocabulary_size=len(vocabulary))
+    load_weights(run.model, model)
+    model_hash = hash_model(path)
+    after = run.model.stat()
+    if (after.st_ino, after.st_mtime_ns) != (before.st_ino, before.st_mtime_ns):
+        return load_run(path, device=device)  # the round is under way, and has better weights
+    return TrainedRun(recipe, model.to(device).eval(), vocabulary, feature_width, model_hash)
+
+
+def hash_model(path: Path | str) -> str:
+    """Hash all that a model's scores depend on: weights, vocabulary if it has one, settings."""
+    run = RunDirectory(Path(path)).require_trained()
+    files = [hash_file(file) for file in (run.model, run.vocabulary) if file.is_file()]
+    return hash_parts(json.dumps([files, asdict(load_recipe(run.config).model)]).encode())
+
+
+def hash_models(runs: Sequence[Path]) -> str:
+    """Hash one run, or the members of an ensemble in order, joined by a plus."""
+    return "+".join(map(hash_model, runs))
+
+
+def load_own_model(
+    path: Path | str,
+    make_model: MakeModel,
+    *,
+    device: str | torch.device = "cpu",
+    round: RoundName | None = None,  # noqa: A002
+) -> TrainableModel:
+    """Load the best weights of a run into the model that `make_model` builds, in evaluation mode.
+
+    A model of another structure than the trained one is refused.
+    """
+    run, model = RunDirectory(best_round(path, round).path).require_trained(), make_model()
+    require_same_structure(run, model)
+    load_weights(run.model, model)
+    return model.to(device).eval()
+
+
+def trained_vocabulary(run: Path) -> TrainedVocabulary:
+    """Find the vocabulary of a folder: its own, or that of its last round."""
+    for directory in (RunDirectory(run / name) for name in ("", ROUND_TWO, ROUND_ONE)):
+        if directory.vocabulary.is_file():
+            min_count = load_recipe(directory.config).min_word_count or MIN_WORD_COUNT
+            return TrainedVocabulary(directory.vocabulary, min_count)
+    raise UserError(f"{run} holds no vocabulary.json; name the folder of a trained run.")

@@ -1,0 +1,115 @@
+"""The run directory: what a trained model is on disk, and the names of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from aoq.disk import is_read_only
+from aoq.errors import UserError
+from aoq.progress import warn
+from aoq.storage import EVENTS, read_json
+
+CONFIG = "config.toml"
+ROUND_ONE, ROUND_TWO = "round-one", "round-two"
+ROUNDS = {"one": ROUND_ONE, "two": ROUND_TWO}
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The folder of a run: its settings, its log, and what it produced."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / CONFIG
+
+    @property
+    def origin(self) -> Path:
+        """What the run comes from: round, data and lists, or the files it was imported from."""
+        return self.path / "origin.json"
+
+    @property
+    def vocabulary(self) -> Path:
+        return self.path / "vocabulary.json"
+
+    @property
+    def events(self) -> Path:
+        return self.path / EVENTS
+
+    @property
+    def board(self) -> Path:
+        """Events for TensorBoard, where it is installed."""
+        return self.path / "tensorboard"
+
+    @property
+    def results(self) -> Path:
+        return self.path / "results.jsonl"
+
+    @property
+    def model(self) -> Path:
+        """The weights of the best epoch on dev."""
+        return self.path / "model.safetensors"
+
+    @property
+    def trainer(self) -> Path:
+        """Everything needed to continue where training stopped."""
+        return self.path / "trainer.pt"
+
+    @property
+    def candidates(self) -> Path:
+        return self.path / "candidates.safetensors"
+
+    @property
+    def encodings(self) -> Path:
+        """Encodings of data sets; can be deleted, and are then computed again."""
+        return self.path / "encodings"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def read_origin(self) -> dict[str, Any]:
+        """Read what the run comes from; empty if that is not stored."""
+        return read_json(self.origin) if self.origin.is_file() else {}
+
+    def last_round(self) -> RunDirectory:
+        """This folder if it holds a trained model; of a run of rounds, the last trained one."""
+        rounds = (RunDirectory(self.path / name) for name in ("", ROUND_TWO, ROUND_ONE))
+        found = next((each for each in rounds if each.model.is_file()), self)
+        return found.require_trained()
+
+    def require_trained(self) -> RunDirectory:
+        """Return this run; refuse one without a trained model."""
+        if not self.path.is_dir():
+            near = get_close_matches(self.path.name, _names_in(self.path.parent), n=1)
+            hint = f"did you mean {self.path.with_name(near[0])}?" if near else "name a run."
+            raise UserError(f"there is no folder {self.path}; {hint}")
+        for file in (self.config, self.model):
+            if not file.is_file():
+                rounds = ", ".join(str(model.parent) for model in self.path.glob("*/model.*"))
+                hint = f"name one of {rounds}" if rounds else "name the folder of a trained round"
+                raise UserError(
+                    f"{self.path} holds no trained model: {file.name} is missing; {hint}."
+                )
+        return self
+
+
+@contextmanager
+def unless_read_only(run: Path, what: str) -> Iterator[None]:
+    """Write something into a run; if the run is read-only, warn that `what` is not kept."""
+    try:
+        yield
+    except OSError as error:
+        if not is_read_only(error):
+            raise
+        warn(f"{run} is read-only: {what} is not kept there.")
+
+
+def _names_in(folder: Path) -> list[str]:
+    return [item.name for item in folder.iterdir() if item.is_dir()] if folder.is_dir() else []

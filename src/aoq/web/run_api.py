@@ -1,0 +1,217 @@
+"""One run as the API serves it: its matcher, its index and its files, in the API's words.
+
+Methods compute and read files: routes call them on the worker pool.
+"""
+
+from __future__ import annotations
+
+import time
+
+from starlette.exceptions import HTTPException
+
+from aoq.errors import UserError
+from aoq.progress import warn
+from aoq.retrieval.encoder import ReadPicture, ReadText
+from aoq.retrieval.matcher import Matcher
+from aoq.runs.summary import RunSummary
+from aoq.types import EntryKind
+from aoq.web.entries import IndexEntries
+from aoq.web.errors import as_sentence
+from aoq.web.mined_negatives import MinedNegatives
+from aoq.web.schemas import (
+    AttentionAnswer,
+    ImagesAnswer,
+    NegativesAnswer,
+    RunAnswer,
+    ScoreAnswer,
+    TeacherAnswer,
+    TextQuery,
+    TextsAnswer,
+    Word,
+)
+from aoq.web.thumbnails import ThumbnailMaker, Thumbnails
+
+
+class RunApi:
+    """A run under the name that addresses call it by."""
+
+    def __init__(
+        self,
+        name: str,
+        matcher: Matcher,
+        *,
+        make_thumbnail: ThumbnailMaker,
+        uploads_reason: str | None,
+    ) -> None:
+        """Serve a matcher; `uploads_reason` says why its run cannot read uploads, if so."""
+        self.name = name
+        self.path = matcher.run
+        self.matcher = matcher
+        self.entries = IndexEntries(matcher.index, run_name=name)
+        self.uploads_reason = uploads_reason
+        pictures = (image.picture for image in matcher.index.images)
+        self._make_thumbnail = make_thumbnail
+        self._thumbnails = Thumbnails(pictures, make_thumbnail)
+        self._negatives = MinedNegatives.open(matcher.run, matcher.index, self.entries)
+
+    def reopened(self) -> RunApi:
+        """Serve the same run with its index as it is on disk."""
+        return RunApi(
+            self.name,
+            self.matcher.reopened(),
+            make_thumbnail=self._make_thumbnail,
+            uploads_reason=self.uploads_reason,
+        )
+
+    def describe(self) -> RunAnswer:
+        matcher, summary, entries = self.matcher, RunSummary.read(self.path), self.entries
+        splits = dict.fromkeys(image.split for image in entries.images)
+        reason = self._negatives if isinstance(self._negatives, str) else None
+        return RunAnswer(
+            name=self.name,
+            label=_label(summary),
+            model=matcher.model_name,
+            images=len(entries.images),
+            texts=len(entries.texts),
+            index=entries.index_hash,
+            splits=[split for split in splits if split is not None],
+            reads_pictures=self.uploads_reason is None,
+            has_attention=matcher.has_attention,
+            attention_reason=as_sentence(matcher.attention_reason or "") or None,
+            has_negatives=reason is None,
+            negatives_reason=reason,
+            exact=self._is_exact,
+            teacher=self._teacher(),
+            test=None if summary.test is None else dict(summary.test),
+            test_data=summary.origins["test"],
+            dev=None if summary.dev is None else dict(summary.dev.metrics),
+        )
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether no answer is missed; true too if the teacher proposes every entry."""
+        record = self.matcher.index.manifest.teacher
+        entries = self.entries
+        return record is None or record.proposals >= max(len(entries.images), len(entries.texts))
+
+    def _teacher(self) -> TeacherAnswer | None:
+        proposer, record = self.matcher.proposer, self.matcher.index.manifest.teacher
+        if proposer is None or record is None:
+            return None
+        return TeacherAnswer(
+            label=_label(RunSummary.read(proposer.run)),
+            proposals=record.proposals,
+            recall={direction: dict(shares) for direction, shares in record.recall.items()},
+            recall_split=record.recall_split,
+        )
+
+    def images_for(self, text: str | int, *, top: int) -> ImagesAnswer:
+        self.entries.require_any("image")
+        query = TextQuery(text=self._words_of(text), number=text if isinstance(text, int) else None)
+        started = time.perf_counter()
+        answer = self.matcher.images_for(text, top=top)
+        return ImagesAnswer(
+            query=query,
+            hits=self.entries.hits(answer.hits),
+            unknown_words=list(answer.unknown_words),
+            exact=answer.exact,
+            seconds=time.perf_counter() - started,
+        )
+
+    def texts_for(
+        self, image: ReadPicture | int, *, top: int, upload: str | None = None
+    ) -> TextsAnswer:
+        self.entries.require_any("text")
+        self._require_image(image)
+        started = time.perf_counter()
+        answer = self.matcher.texts_for(image, top=top)
+        return TextsAnswer(
+            hits=self.entries.hits(answer.hits),
+            exact=answer.exact,
+            seconds=time.perf_counter() - started,
+            upload=upload,
+        )
+
+    def score(self, image: ReadPicture | int, text: str | int) -> ScoreAnswer:
+        self._require_image(image)
+        read = ReadText.of(self._words_of(text), self.matcher.encoder.vocabulary)
+        (score,) = self.matcher.score(image, [text])
+        return ScoreAnswer(score=score, unknown_words=list(read.unknown_words))
+
+    def attention(self, image: ReadPicture | int, text: str | int) -> AttentionAnswer:
+        if self.matcher.attention_reason is not None:
+            raise HTTPException(409, as_sentence(self.matcher.attention_reason))
+        self._require_image(image)
+        self._words_of(text)
+        found = self.matcher.attention(image, text)
+        words = zip(found.words, found.known, strict=True)
+        return AttentionAnswer(
+            words=[Word(word=word, known=known) for word, known in words],
+            boxes=None if found.boxes is None else found.boxes.tolist(),
+            by_word=None if found.by_word is None else found.by_word.tolist(),
+            by_region=None if found.by_region is None else found.by_region.tolist(),
+            score=found.score,
+        )
+
+    def negatives(self, kind: EntryKind, number: int, *, depth: int) -> NegativesAnswer:
+        if isinstance(self._negatives, str):
+            raise HTTPException(409, self._negatives)
+        self.entries.require(kind, number)
+        return self._negatives.of(kind, number, depth=depth)
+
+    def picture(self, number: int, *, side: int, index: str | None) -> bytes:
+        """Return a JPEG; raise 404 if `index` names another index than that of the number."""
+        if index is not None:
+            self.entries.require_same_index(number, index)
+        self.entries.require("image", number)
+        picture = self.entries.images[number].picture
+        if picture is None:
+            raise HTTPException(404, f"Image {number} has no picture: its regions came without.")
+        return self._thumbnails.jpeg(picture, side=side)
+
+    def require_uploads(self) -> None:
+        """Raise 409 if this run cannot read pictures; to be called before one is received."""
+        if self.uploads_reason is not None:
+            raise HTTPException(409, self.uploads_reason)
+
+    def _words_of(self, text: str | int) -> str:
+        if isinstance(text, str):
+            return text
+        self.entries.require("text", text)
+        return self.entries.texts[text].text
+
+    def _require_image(self, image: ReadPicture | int) -> None:
+        """Raise 404 for an unknown number, or an upload encoded by a different backbone."""
+        if isinstance(image, int):
+            self.entries.require("image", image)
+        elif image.source != self.matcher.encoder.known_source:
+            raise HTTPException(404, "The picture was uploaded to another run; upload it to this.")
+
+
+def prepare_uploads(matcher: Matcher, *, threads: int) -> str | None:
+    """Load the network that reads uploads, or return why there is none, in words for visitors."""
+    if matcher.encoder.known_source is None:
+        return (
+            "This run cannot read pictures, because nothing says which network made the features "
+            "of its data set; choose an image of the index."
+        )
+    try:
+        matcher.prepare_pictures(threads=threads)
+    except UserError as error:
+        warn(f"no pictures can be uploaded to {matcher.run}: {error}")
+        return "This run cannot read pictures; the server's log says why."
+    return None
+
+
+def _label(run: RunSummary) -> str:
+    return _paper_name(run.recipe.model.name, run.settings.loss.name)
+
+
+def _paper_name(model: str, loss: str) -> str:
+    """Return the name that the paper's tables use.
+
+    >>> _paper_name("vsrn", "online"), _paper_name("bfan", "adap_off_quin")
+    ('VSRN', 'BFAN + AdapOffQuin')
+    """
+    name = "".join(part.capitalize() for part in loss.split("_"))
+    return model.upper() if loss == "online" else f"{model.upper()} + {name}"

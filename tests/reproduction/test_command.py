@@ -1,0 +1,39 @@
+"""`python -m reproduction`: what it lists is there, and reports have what the paper says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from reproduction import EXPERIMENTS, ROOT
+from reproduction.__main__ import experiment
+
+
+def test_every_experiment_is_listed(capsys):
+    experiment()
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in EXPERIMENTS)
+
+
+def test_results_of_the_repository_count_as_done(capsys):
+    experiment("table4", list_=True)
+    printed = capsys.readouterr()
+    assert "VSRN (batch 96)" in printed.out
+    assert "-  " not in printed.out
+    assert "next: python -m reproduction table4" in printed.err
+
+
+def test_a_report_without_runs_has_tables_and_claims(tmp_path, capsys):
+    experiment("table4", out=tmp_path / "runs", report=tmp_path / "report")
+    assert "What holds" in capsys.readouterr().out
+    claims = (tmp_path / "report/tables/claims.md").read_text()
+    assert "a larger batch gains nothing" in claims
+    assert "open: no ranks" in claims  # intervals need the data set
+
+
+def test_an_unknown_experiment_is_a_mistake_of_one_sentence():
+    command = [sys.executable, "-m", "reproduction", "table9"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "table1" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,65 @@
+"""The results in the repository, and the pages that show them."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from aoq.experiments.definition import load_definition
+from aoq.experiments.plan import plan_grid
+from aoq.experiments.results import chosen_rows, ranks_beside, read_results
+from aoq.storage import read_json_lines
+from reproduction import EXPERIMENTS, RESULTS, ROOT, definition_file
+from reproduction.page import PAGES, summary, table6, with_tables
+
+
+@pytest.fixture(scope="module")
+def digests():
+    """Those of every training that the experiments can come to."""
+    definitions = [load_definition(definition_file(name)) for name in EXPERIMENTS]
+    return {
+        run.digest
+        for definition in definitions
+        for run in plan_grid(definition, out=Path(), rows=[row.label for row in definition.rows])
+    }
+
+
+def test_kept_results_are_those_of_the_experiments_as_they_are(digests):
+    """Whoever runs a row again runs the same settings; none is there twice."""
+    lines = read_json_lines(RESULTS)
+    assert {line["digest"] for line in lines} <= digests
+    assert len({line["digest"] for line in lines}) == len(lines)
+    assert len({line["data"] for line in lines}) == 1
+
+
+def test_the_ranks_behind_every_kept_result_are_kept_too():
+    files = [ranks_beside(RESULTS, line, split="test") for line in read_json_lines(RESULTS)]
+    assert [file for file in files if not file.is_file()] == []
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_tables_have_the_trainings_as_they_are_kept(name):
+    """Of rows; choices and ensembles are made of them."""
+    definition = load_definition(definition_file(name))
+    lines = read_results(RESULTS, definition)
+    runs = plan_grid(definition, out=Path(), chosen=chosen_rows(definition, lines))
+    planned = [(run.label, run.recipe.seed) for run in runs if run.is_row]
+    kept = {key: lines[key]["test"]["rsum"] for key in planned if key in lines}
+    table = ROOT / "results" / definition.name / "tables" / "trainings.csv"
+    with table.open(encoding="utf-8") as file:
+        shown = {(row["row"], int(row["seed"])): float(row["rsum"]) for row in csv.DictReader(file)}
+    labels = {row.label for row in definition.rows}
+    own = {key: rsum for key, rsum in shown.items() if key[0] in labels}
+    assert own == pytest.approx(kept, abs=0.5)  # ranks of another machine may differ a little
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_pages_have_the_tables_as_they_are_kept(page):
+    page = page.read_text("utf-8")
+    assert page.count("<!-- results/") == page.count("<!-- end -->") > 0
+    assert with_tables(page) == page
+
+
+def test_tables_made_of_others_are_up_to_date():
+    for name, made in (("table6", table6()), ("summary", summary())):
+        assert (ROOT / "results" / f"{name}.md").read_text("utf-8") == made

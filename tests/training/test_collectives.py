@@ -1,0 +1,140 @@
+"""Several processes take the steps of one: the same losses, gradients and weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from aoq.distributed import ALONE
+from aoq.recipes import save_recipe
+from aoq.runs.directory import RunDirectory
+from aoq.storage import read_json_lines
+from aoq.training.collectives import Collectives, start_fabric
+from aoq.training.two_rounds import run_recipe
+from tests.training.cases import small_recipe, weights
+from tests.training.steps_in_processes import CASES, STEPS, train
+
+ROOT = Path(__file__).parents[2]
+
+
+LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+
+
+def torchrun(*command: object) -> None:
+    """Two processes on this machine."""
+    arguments = [*LAUNCHER, *map(str, command)]
+    done = subprocess.run(
+        arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_tasks_of_a_cluster_s_job_are_not_taken_for_processes(monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_JOB_NAME", "train")
+    assert Collectives(start_fabric(torch.device("cpu"))).processes == ALONE
+
+
+@pytest.fixture(scope="module")
+def in_processes(tmp_path_factory):
+    """What each of two processes got."""
+    out = tmp_path_factory.mktemp("steps") / "steps.json"
+    torchrun("-m", "tests.training.steps_in_processes", out)
+    return [json.loads(out.with_suffix(f".{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "vsrn"])
+def test_two_processes_take_the_steps_of_one(in_processes, case):
+    alone = train(case, **CASES[case])
+    for process in in_processes:
+        assert len(process[case]["terms"]) == STEPS
+        for two, one in zip(process[case]["terms"], alone["terms"], strict=True):
+            assert two == pytest.approx(one, abs=1e-5, rel=1e-5)
+        assert process[case]["norms"] == pytest.approx(alone["norms"], rel=1e-3)
+        np.testing.assert_allclose(process[case]["weights"], alone["weights"], atol=2e-5)
+    assert len({json.dumps(process[case]["weights"]) for process in in_processes}) == 1
+
+
+def test_a_model_with_batch_norm_and_dropout_trains_in_two_processes(in_processes):
+    """Its batch norm sees the share, so the numbers are others; the weights stay the same."""
+    first, second = (process["vsrn"] for process in in_processes)
+    assert first["weights"] == second["weights"]
+    assert np.isfinite(first["weights"]).all()
+    totals = [sum(terms.values()) for terms in first["terms"]]
+    assert np.mean(totals[-5:]) < np.mean(totals[:5])
+
+
+def test_a_whole_recipe_runs_in_two_processes_and_is_continued_by_them(tmp_path, precomp):
+    recipe = small_recipe(precomp)
+    recipe = replace(recipe, model=replace(recipe.model, name="bfan"))
+    save_recipe(recipe, tmp_path / "recipe.toml")
+    command = ("-m", "aoq", "run", tmp_path / "recipe.toml", "--out")
+    torchrun(*command, tmp_path / "two")
+    run_recipe(tmp_path / "one", recipe)
+    for stage in ("round-one", "round-two"):
+        one, two = weights(tmp_path / "one" / stage), weights(tmp_path / "two" / stage)
+        for name, value in one.items():
+            np.testing.assert_allclose(two[name], value, atol=1e-4, err_msg=name)
+    results = read_json_lines(RunDirectory(tmp_path / "two" / "round-two").results)
+    assert len(results) == 1
+
+    last = RunDirectory(tmp_path / "two" / "round-two")
+    before = weights(last.path)
+    for file in (last.trainer, last.model, last.results):
+        file.unlink()
+    torchrun(*command, tmp_path / "two")
+    assert all(np.array_equal(before[name], value) for name, value in weights(last.path).items())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the process by /proc")
+def test_one_process_that_is_asked_to_stop_stops_all_and_they_go_on(tmp_path, precomp):
+    """None waits for it forever, and what is continued ends bit for bit the same."""
+    recipe = small_recipe(precomp)
+    longer = replace(recipe.round_one, epochs=40, log_every=1)
+    recipe = replace(recipe, rounds="one", round_one=longer)
+    save_recipe(recipe, tmp_path / "recipe.toml")
+    command = ("-m", "aoq", "run", tmp_path / "recipe.toml", "--out")
+    torchrun(*command, tmp_path / "whole")
+
+    events = RunDirectory(tmp_path / "stopped" / "round-one").events
+    with subprocess.Popen(
+        [*LAUNCHER, *map(str, command), str(tmp_path / "stopped")],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as started:
+        deadline = time.monotonic() + 300
+        while len(read_json_lines(events)) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        os.kill(process_of_rank(started.pid, 1), signal.SIGTERM)
+        started.wait(timeout=300)
+    assert started.returncode != 0
+    steps = [line for line in read_json_lines(events) if line["event"] == "steps"]
+    assert len(steps) < 40 * 3
+
+    torchrun(*command, tmp_path / "stopped")
+    whole, stopped = (weights(tmp_path / name / "round-one") for name in ("whole", "stopped"))
+    assert all(np.array_equal(whole[name], value) for name, value in stopped.items())
+
+
+def process_of_rank(launcher: int, rank: int) -> int:
+    """The process that a launcher started for a rank."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    (found,) = (
+        int(child)
+        for child in children
+        if f"RANK={rank}" in Path(f"/proc/{child}/environ").read_bytes().decode().split("\0")
+    )
+    return found
