@@ -31,6 +31,7 @@ SUITES: dict[str, Sequence[Measured]] = {
     "table6": steps.TABLE6,
     "table6-as-published": steps.TABLE6_AS_PUBLISHED,
     "threads": threads.COMPARISONS,
+    "threads-pairs": threads.COMPARISONS_OF_PAIRS,
 }
 
 

@@ -32,6 +32,7 @@ from benchmarks.mining import Size
 from benchmarks.steps import VOCABULARY, draw_texts, step_batch, step_task
 
 SIZE = Size(1_000, 5_000, 128)
+PAIRS = Size(3_000, 15_000, 128)  # of mining and ranking: half a second each
 REGIONS, FEATURES, AT_ONCE = 9, 1280, 128
 LONGEST = 120.0  # seconds of a busy process, should nobody end it
 UNITS = 2_000  # steps of a round, of which measuring may take its share
@@ -89,8 +90,8 @@ def encoding_ways(recipe: str) -> Ways:
 
 def mining_ways() -> Ways:
     """Both lists; one worker, and as many workers as cores, which is also what is chosen."""
-    images, texts = SIZE.vectors()
-    encoded, positives = EncodedDataset(Encoding(images), Encoding(texts)), SIZE.positives()
+    images, texts = PAIRS.vectors()
+    encoded, positives = EncodedDataset(Encoding(images), Encoding(texts)), PAIRS.positives()
 
     def both_lists() -> object:
         return mine(
@@ -107,8 +108,8 @@ def mining_ways() -> Ways:
 
 def ranking_ways() -> Ways:
     """Ranks of all pairs, as mining."""
-    images, texts = SIZE.vectors()
-    encoded, positives = EncodedDataset(Encoding(images), Encoding(texts)), SIZE.positives()
+    images, texts = PAIRS.vectors()
+    encoded, positives = EncodedDataset(Encoding(images), Encoding(texts)), PAIRS.positives()
 
     def rank() -> object:
         return judge_folds(InnerProduct(), encoded, positives)
@@ -131,7 +132,7 @@ class Beside:
     name: str
     setup: Callable[[], Ways]
     busy: int
-    repeats: int = 7
+    repeats: int
 
     def run(self) -> dict[str, Any]:
         with busy_processes(self.busy):
@@ -184,7 +185,9 @@ TASKS: dict[str, Callable[[], Ways]] = {
     "BFAN step": lambda: step_ways("bfan-flickr8k"),
     "VSRN encoding": lambda: encoding_ways("vsrn-flickr8k"),
     "BFAN encoding": lambda: encoding_ways("bfan-flickr8k"),
-    "mining": mining_ways,
-    "ranking": ranking_ways,
 }
-COMPARISONS = [Beside(name, setup, busy) for name, setup in TASKS.items() for busy in (0, 1, 2)]
+TASKS_OF_PAIRS: dict[str, Callable[[], Ways]] = {"mining": mining_ways, "ranking": ranking_ways}
+COMPARISONS, COMPARISONS_OF_PAIRS = (
+    [Beside(name, setup, busy, repeats) for name, setup in tasks.items() for busy in (0, 1, 2)]
+    for tasks, repeats in ((TASKS, 7), (TASKS_OF_PAIRS, 21))
+)

@@ -31,7 +31,7 @@ from aoq.errors import UserError
 from aoq.features.regions import Boxes, RegionSource, grid_boxes
 from aoq.manifest import DamagedFileError, check_file, read_checked
 from aoq.parsing import parse_json
-from aoq.scoring.encoded import Kind
+from aoq.scoring.encoded import Modality
 from aoq.scoring.encoding_files import StoredRows, join_rows, open_rows
 from aoq.storage import hash_parts, write_json
 
@@ -206,7 +206,7 @@ class Index:
         """
         return _unchanged(self.folder, self.manifest.parts)
 
-    def rows(self, kind: Kind, *, by_teacher: bool = False) -> StoredRows | None:
+    def rows(self, kind: Modality, *, by_teacher: bool = False) -> StoredRows | None:
         """Open the encodings of all images or texts, by the model or its teacher; None if empty."""
         counts = {
             part.name: part.n_images if kind == "images" else part.n_texts
@@ -286,7 +286,7 @@ def _read_entries(path: Path, part: IndexPart) -> dict[str, Any]:
     return listing
 
 
-def _open_rows(folder: Path, kind: Kind, count: int) -> StoredRows:
+def _open_rows(folder: Path, kind: Modality, count: int) -> StoredRows:
     try:
         return open_rows(folder, kind, count, device=default_device())
     except UserError as error:

@@ -26,7 +26,7 @@ from aoq.retrieval.location import existing_index, require_same_round
 from aoq.retrieval.ranking import Candidates, Query, Ranker, Ranking, make_ranker
 from aoq.runs.directory import ROUNDS
 from aoq.scoring.cross_attention import CrossAttention
-from aoq.scoring.encoded import Kind
+from aoq.scoring.encoded import Modality
 from aoq.scoring.encoding_files import StoredRows
 
 E = TypeVar("E")
@@ -49,8 +49,8 @@ class Matcher:
         self.has_attention = isinstance(encoder.model, CrossAttention)
         self.proposer = proposer
         self._lock = Lock()
-        self._rankers: dict[Kind, Ranker] = {}
-        self._opened: dict[tuple[Kind, bool], StoredRows | None] = {}
+        self._rankers: dict[Modality, Ranker] = {}
+        self._opened: dict[tuple[Modality, bool], StoredRows | None] = {}
 
     @classmethod
     def load(
@@ -163,7 +163,7 @@ class Matcher:
         """Load the network that reads pictures before the first picture comes."""
         return self.encoder.prepare_pictures(threads=threads)
 
-    def ranker(self, kind: Kind) -> Ranker:
+    def ranker(self, kind: Modality) -> Ranker:
         """Return the ranker of images or texts, made when first needed."""
         with self._lock:
             if kind not in self._rankers:
@@ -175,7 +175,7 @@ class Matcher:
                 )
             return self._rankers[kind]
 
-    def entry_query(self, kind: Kind, numbers: Sequence[int]) -> Query:
+    def entry_query(self, kind: Modality, numbers: Sequence[int]) -> Query:
         """Make queries of entries of the index, from their encodings."""
         rows = torch.tensor(numbers)
         teacher = None if self.proposer is None else self._rows(kind, by_teacher=True)[rows]
@@ -199,7 +199,7 @@ class Matcher:
             return self.index.grid_boxes
         return self.index.boxes(self._image(image).number)
 
-    def _rank(self, kind: Kind, query: Query, *, top: int) -> Ranking:
+    def _rank(self, kind: Modality, query: Query, *, top: int) -> Ranking:
         if isinstance(top, bool) or not isinstance(top, SupportsIndex):
             raise QueryError(f"top is {shown(top)}, which is not a number; expected how many.")
         count = operator.index(top)
@@ -207,7 +207,7 @@ class Matcher:
             raise QueryError(f"the first {count} cannot be found; ask for 1 or more.")
         return self.ranker(kind).rank(query, top=count)
 
-    def _rows(self, kind: Kind, *, by_teacher: bool = False) -> StoredRows:
+    def _rows(self, kind: Modality, *, by_teacher: bool = False) -> StoredRows:
         key = (kind, by_teacher)
         if key not in self._opened:
             self._opened[key] = self.index.rows(kind, by_teacher=by_teacher)
@@ -227,7 +227,7 @@ class Matcher:
 
     def _answer(
         self,
-        kind: Kind,
+        kind: Modality,
         ranking: Ranking,
         *,
         own: tuple[int, ...] | None,

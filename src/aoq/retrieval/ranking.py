@@ -16,7 +16,7 @@ import torch
 from aoq.errors import require_packages
 from aoq.scoring.blocks import ranges
 from aoq.scoring.cross_attention import CrossAttention
-from aoq.scoring.encoded import Kind, Rows
+from aoq.scoring.encoded import Modality, Rows
 from aoq.scoring.protocol import Scorer
 from aoq.types import Encoding, Floats, Ids
 
@@ -116,7 +116,7 @@ class Candidates:
 
     scorer: Scorer[Encoding]
     rows: Rows[Encoding]
-    kind: Kind
+    kind: Modality
 
     def scores(self, query: Encoding, rows: slice | torch.Tensor) -> Floats:
         """Score each query against some candidates. (queries, rows)"""

@@ -17,7 +17,7 @@ from aoq.retrieval.index import ImageEntry, Index, TeacherRecord, TextEntry
 from aoq.retrieval.matcher import Matcher
 from aoq.retrieval.ranking import FullRanker, ProposedRanker
 from aoq.scoring.blocks import evenly_spread, ranges
-from aoq.scoring.encoded import Kind
+from aoq.scoring.encoded import Modality
 from aoq.types import Ids
 
 RECALL_DEPTHS = (1, 5, 10)
@@ -52,7 +52,9 @@ def _sampled(entries: Sequence[ImageEntry | TextEntry], split: str | None, sampl
     return numbers[evenly_spread(len(numbers), sample)]
 
 
-def _recall_of(matcher: Matcher, queries: Kind, candidates: Kind, numbers: Ids) -> dict[str, float]:
+def _recall_of(
+    matcher: Matcher, queries: Modality, candidates: Modality, numbers: Ids
+) -> dict[str, float]:
     ranker = matcher.ranker(candidates)
     assert isinstance(ranker, ProposedRanker)
     full, top = FullRanker(ranker.candidates), max(RECALL_DEPTHS)

@@ -23,7 +23,7 @@ from aoq.progress import progress_bar, warn
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.photos import read_photos
 from aoq.scoring.cross_attention import CrossAttention
-from aoq.scoring.encoded import Kind, PackedEncoding, encode_batches, encode_range
+from aoq.scoring.encoded import Modality, PackedEncoding, encode_batches, encode_range
 from aoq.storage import atomic_file, write_array, write_json
 from aoq.types import Encoding
 
@@ -34,7 +34,7 @@ ENDINGS = (".npy", ".safetensors")
 class VectorFile:
     """Vectors with the ids they belong to."""
 
-    kind: Kind
+    kind: Modality
     ids: tuple[str, ...]
     encoded: Encoding | PackedEncoding
     model_hash: str
@@ -106,7 +106,7 @@ def encode_folder(encoder: QueryEncoder, folder: Path) -> VectorFile:
     return VectorFile("images", dataset.image_ids, encoded, encoder.model_hash)
 
 
-def require_form(path: Path, encoder: QueryEncoder, kind: Kind) -> Path:
+def require_form(path: Path, encoder: QueryEncoder, kind: Modality) -> Path:
     """Return the path, if its format can hold what is to be written."""
     if path.suffix not in ENDINGS:
         raise UserError(f"{path} ends in neither {' nor '.join(ENDINGS)}; name it like that.")

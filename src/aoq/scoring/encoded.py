@@ -27,7 +27,7 @@ from aoq.types import Encoding, Ids, Positives, require_count
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
-Kind = Literal["images", "texts"]
+Modality = Literal["images", "texts"]
 
 
 class Rows(Sized, Protocol[E_co]):
@@ -134,7 +134,7 @@ def evaluation_mode(model: TrainableModel) -> Iterator[None]:
 def encode_range(
     model: TrainableModel,
     collator: Collator,
-    kind: Kind,
+    kind: Modality,
     ids: slice,
     *,
     batch_size: int,

@@ -27,7 +27,7 @@ from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import (
     EncodedDataset,
-    Kind,
+    Modality,
     PackedEncoding,
     encode_range,
     evaluation_mode,
@@ -93,7 +93,7 @@ def open_stored(
 
 
 def open_rows(
-    folder: Path, kind: Kind, count: int, *, device: str | torch.device = "cpu"
+    folder: Path, kind: Modality, count: int, *, device: str | torch.device = "cpu"
 ) -> StoredRows:
     """The images alone, or the texts: one or more."""
     parts = [_open_piece(piece.within(folder), count=len(piece)) for piece in _pieces(kind, count)]
@@ -196,7 +196,7 @@ class CheckedFile:
 class _Piece:
     """Consecutive images or texts that share a file."""
 
-    kind: Kind
+    kind: Modality
     number: int
     ids: slice
 
@@ -207,7 +207,7 @@ class _Piece:
         return folder / f"{self.kind}-{self.number:05}.safetensors"
 
 
-def _pieces(kind: Kind, count: int) -> list[_Piece]:
+def _pieces(kind: Modality, count: int) -> list[_Piece]:
     return [_Piece(kind, number, ids) for number, ids in enumerate(ranges(count, PIECE_SIZE))]
 
 

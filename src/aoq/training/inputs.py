@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from aoq.config import MIN_WORD_COUNT, ModelConfig, Recipe
 from aoq.data.checks.dataset import check_dataset
 from aoq.data.collate import Collator
-from aoq.data.splits import open_dataset, splits_of, training_captions
+from aoq.data.dataset import PairDataset
+from aoq.data.splits import open_dataset, splits_of
 from aoq.data.vocabulary import Vocabulary
 from aoq.distributed import default_device
 from aoq.errors import UserError
 from aoq.models import find_maker
 from aoq.progress import warn
 from aoq.scoring.protocol import TrainableModel
+from aoq.types import SPLITS
 
 _MANY_UNKNOWN = 0.1  # of the words; of Flickr8k's they are 2 %
 _SMALL = 10_000  # captions of train: each word can have a vector of its own
@@ -60,27 +63,38 @@ def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData
     if not recipe.data:
         raise UserError("no data set is named; add --data FOLDER (see `aoq data build --help`).")
     folder, device = Path(recipe.data), default_device()
-    if not checked:
-        report = check_dataset(folder)
-        report.raise_for_errors()
-        report.tell_of_warnings()
-    dataset, captions = open_dataset(folder, "train"), training_captions(folder)
-    usual = 1 if dataset.n_texts < _SMALL else MIN_WORD_COUNT
+    splits = _open_splits(folder) if checked else _check_splits(folder)
+    for split in ("train", "dev"):
+        if split not in splits:
+            open_dataset(folder, split)  # says what the folder holds instead
+    usual = 1 if splits["train"].n_texts < _SMALL else MIN_WORD_COUNT
     min_count = recipe.min_word_count or usual
+    captions = chain(splits["train"].captions, splits["dev"].captions)  # never those of test
     vocabulary = Vocabulary.build(captions, min_count=min_count)
-    train = Collator(dataset, vocabulary, device=device)
+    train, dev = (Collator(splits[name], vocabulary, device=device) for name in ("train", "dev"))
     if min_count > 1 and (share := train.unknown_share()) > _MANY_UNKNOWN:
         warn(
             f"{folder}: {share:.0%} of the words in train captions occur fewer than {min_count} "
             "times and will be unknown; --min-word-count 1 keeps them all."
         )
-    dev = Collator(open_dataset(folder, "dev"), vocabulary, device=device)
-    for split in (train, dev):
-        _warn_of_unknown(folder, split)
+    for collator in (train, dev):
+        _warn_of_unknown(folder, collator)
     test = None
-    if "test" in splits_of(folder):
-        test = Collator(open_dataset(folder, "test"), vocabulary, device=device)
+    if "test" in splits:
+        test = Collator(splits["test"], vocabulary, device=device)
     return TrainingData(train, dev, test, vocabulary, min_count)
+
+
+def _open_splits(folder: Path) -> Mapping[str, PairDataset]:
+    return {split: open_dataset(folder, split) for split in splits_of(folder) if split in SPLITS}
+
+
+def _check_splits(folder: Path) -> Mapping[str, PairDataset]:
+    """Check a data set and return its splits, which the check has opened."""
+    report = check_dataset(folder)
+    report.raise_for_errors()
+    report.tell_of_warnings()
+    return report.datasets
 
 
 def _warn_of_unknown(folder: Path, split: Collator) -> None:

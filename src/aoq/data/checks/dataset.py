@@ -77,6 +77,7 @@ def check_dataset(
         folder=folder,
         splits=tuple(map(SplitFacts.of, datasets)),
         findings=tuple(sorted(findings, key=lambda finding: not finding.is_error)),
+        datasets=opened,
     )
 
 

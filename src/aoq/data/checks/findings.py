@@ -6,8 +6,8 @@ JSON for a pipe, and the sentences with which training refuses or warns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -81,6 +81,8 @@ class Report:
     folder: Path
     splits: tuple[SplitFacts, ...]
     findings: tuple[Finding, ...]
+    datasets: Mapping[str, PairDataset] = field(default_factory=dict, repr=False)
+    "The splits that can be opened, as they were read."
 
     @property
     def errors(self) -> tuple[str, ...]:
