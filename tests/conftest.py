@@ -20,6 +20,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what takes milliseconds first; programs that are killed, servers and browsers last."""
+    last = ("end_to_end", "web")
+    items.sort(key=lambda item: any(part in last for part in item.path.parts))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def feature_cache(tmp_path_factory):
     """Extracted features never leave the test run, but are shared within it."""

@@ -22,7 +22,7 @@ from aoq.features.regions import Boxes, RegionSource
 from aoq.folders import refuse_taken
 from aoq.manifest import create_manifest
 from aoq.retrieval.encoder import QueryEncoder
-from aoq.retrieval.index import ENTRIES, INDEX, Index, Manifest, TeacherRecord
+from aoq.retrieval.index import ENTRIES, INDEX, Index, IndexManifest, TeacherRecord
 from aoq.retrieval.location import existing_index, index_folder
 from aoq.retrieval.matcher import Matcher, load_teacher
 from aoq.retrieval.part_writer import AddedPhotos, PartWriter
@@ -86,7 +86,7 @@ def build_index(
             writer.write_split(dataset, boxes=boxes)
         for pictures in contents.pictures:
             writer.write_photos(Path(pictures))
-        manifest = Manifest(
+        manifest = IndexManifest(
             model_name=encoder.trained.recipe.model.name,
             model_hash=encoder.model_hash,
             data=None if data is None else str(data.absolute()),
@@ -242,7 +242,7 @@ def _remove_unnamed(folder: Path) -> None:
     named: set[str] = set()
     if (folder / INDEX).exists():
         try:
-            named = {part.name for part in Manifest.load(folder).parts}
+            named = {part.name for part in IndexManifest.load(folder).parts}
         except UserError:  # damaged: what it names is not known
             return
     for part in folder.iterdir():

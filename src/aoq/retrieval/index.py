@@ -94,7 +94,7 @@ class TeacherRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class IndexManifest:
     """The content of index.json."""
 
     model_name: str
@@ -162,7 +162,7 @@ class Index:
     """An index on disk, with its entries in memory."""
 
     folder: Path
-    manifest: Manifest
+    manifest: IndexManifest
     images: tuple[ImageEntry, ...]
     texts: tuple[TextEntry, ...]
 
@@ -170,10 +170,10 @@ class Index:
     def open(cls, folder: Path | str) -> Self:
         """Read the entries of all parts; encodings are opened on demand."""
         folder = Path(folder)
-        return cls.of(folder, Manifest.load(folder))
+        return cls.of(folder, IndexManifest.load(folder))
 
     @classmethod
-    def of(cls, folder: Path, manifest: Manifest) -> Self:
+    def of(cls, folder: Path, manifest: IndexManifest) -> Self:
         """Read the entries of the parts of a manifest, which need not be written yet."""
         images: list[ImageEntry] = []
         texts: list[TextEntry] = []

@@ -80,7 +80,7 @@ def ended_epochs(events: Iterable[Event]) -> dict[int, Event]:
 
 
 @dataclass(frozen=True)
-class Pace:
+class RoundPace:
     """The progress of a round: its figures on dev after each epoch, and the time of its steps."""
 
     curve: list[dict[str, float]]
@@ -89,7 +89,7 @@ class Pace:
     steps: int
 
 
-def read_pace(run: Path) -> Pace:
+def read_pace(run: Path) -> RoundPace:
     """Read the progress of a round from its log."""
     seconds, steps = 0.0, 0
     curve: dict[int, dict[str, float]] = {}
@@ -98,4 +98,4 @@ def read_pace(run: Path) -> Pace:
             seconds, steps = seconds + event["seconds"], steps + event["steps"]
         elif event["event"] == "validation":
             curve[event["epoch"]] = {name: event[name] for name in ("rsum", "i2t_r1", "t2i_r1")}
-    return Pace([{"epoch": epoch, **curve[epoch]} for epoch in sorted(curve)], seconds, steps)
+    return RoundPace([{"epoch": epoch, **curve[epoch]} for epoch in sorted(curve)], seconds, steps)

@@ -12,7 +12,7 @@ from threading import Lock, Thread
 
 from aoq.errors import UserError
 from aoq.progress import count_of, say, warn
-from aoq.retrieval.index import INDEX, Manifest
+from aoq.retrieval.index import INDEX, IndexManifest
 from aoq.web.run_api import RunApi
 
 FileVersion = tuple[int, int, int]
@@ -47,7 +47,7 @@ class WatchedRun:
     def _open(self) -> None:
         index = self._run.matcher.index
         try:
-            if Manifest.load(index.folder) == index.manifest:
+            if IndexManifest.load(index.folder) == index.manifest:
                 return
             self._run = self._run.reopened()
         except (UserError, OSError) as error:
