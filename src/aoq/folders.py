@@ -87,7 +87,9 @@ def remember_file(path: Path) -> None:
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether a file holds what aoq wrote there."""
+    """Whether a file is there and holds what aoq wrote there."""
+    if not path.is_file():
+        return False
     listed = versions_of(path.absolute())
     if listed:
         content = path.read_bytes()

@@ -194,6 +194,14 @@ def test_a_mining_report_of_somebody_else_is_not_replaced(made, tmp_path):
     assert (tmp_path / "lists.report.json").read_text() == "notes"
 
 
+def test_lists_that_a_user_removed_are_mined_again(made, tmp_path):
+    words, written = files(made)["mine"]
+    for _ in range(2):
+        assert run_command(*words(tmp_path)).returncode == 0
+        (tmp_path / written).unlink()
+        (tmp_path / "lists.report.json").unlink()
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_of_ours_is_replaced_and_one_of_somebody_else_never(made, tmp_path, name):
     words, written = files(made)[name]
