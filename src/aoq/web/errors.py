@@ -81,7 +81,11 @@ async def _on_user_error(request: Request, error: Any) -> JSONResponse:
         return _respond(422, as_sentence(str(error)))
     log.error("a request failed: %s", error)
     if isinstance(error, IndexChangedError):
-        return _respond(503, "The index was made again; restart the server.")
+        return _respond(
+            503,
+            "The index was made again and is being opened; try again in a moment. If the model is "
+            "another one, the server has to be restarted.",
+        )
     return _respond(500, "This cannot be answered; the server's log says why.")
 
 
