@@ -143,20 +143,20 @@ def test_nothing_is_overwritten_without_force(tmp_path, recipe_file):
         (["run"], "RECIPE"),
         (["run", "nowhere", "--out", "run"], "no recipe 'nowhere'"),
         (["run", "scenes-tiny", "--out", "run"], "add --data"),
-        (["run", "scenes-tiny", "--out", "run", "--data", "missing"], "missing is no folder"),
+        (["run", "scenes-tiny", "--out", "run", "--data", "missing"], "missing is not a folder"),
         (["run", "scenes-tiny", "--out", "run", "--seed", "x"], "--seed"),
         (["run", "scenes-tiny", "--out", "run", "--round-one.epochs", "0"], "at least 1"),
         (["run", "scenes-tiny", "--out", "run", "--widht", "3"], "--widht"),
         (["run", "scenes-tiny", "--out", "run", "--seed", "-1"], "cannot be negative"),
         (["run", "scenes-tiny", "--out", "run", "--behaviour", "best"], "--behaviour"),
-        (["evaluate"], "no run is named"),
+        (["evaluate"], "no run is given"),
         (["evaluate", "missing"], "there is no folder missing"),
         (["mine", "missing"], "there is no folder missing"),
-        (["data", "check", "missing"], "missing is no folder"),
+        (["data", "check", "missing"], "missing is not a folder"),
         (["data", "build", "missing.csv", "--out", "out"], "missing.csv"),
         (["data", "build", "scenes", "--size", "giant", "--out", "out"], "giant"),
         (["demo", "--size", "giant", "--out", "out"], "giant"),
-        (["import", "a.pth.tar", "--vocabulary", "b.json", "--out", "c"], "b.json is no file"),
+        (["import", "a.pth.tar", "--vocabulary", "b.json", "--out", "c"], "b.json is not a file"),
         (["import", "a.pth.tar", "--out", "c"], "--vocabulary"),
         (["import", "a", "--vocabulary", "b", "--out", "c", "--model", "clip"], "--model"),
         (["import", "a", "--vocabulary", "b", "--out", "c", "--i2t", "d"], "name both --i2t"),
@@ -239,7 +239,7 @@ def test_an_interruption_from_the_keyboard_says_how_to_go_on(tmp_path, recipe_fi
     process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert rest.splitlines()[-1].startswith("error: interrupted; the same command goes on")
+    assert rest.splitlines()[-1].startswith("error: interrupted; the same command resumes")
     assert "Traceback" not in rest
 
 

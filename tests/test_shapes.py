@@ -92,7 +92,7 @@ def test_the_inner_product_takes_one_vector_each_of_one_width():
         scorer.score_matrix(some, Encoding(torch.rand(3, 2, 4)))
     with pytest.raises(UserError, match=r"\(3, 4\) and texts \(3, 5\)"):
         scorer.score_matrix(some, Encoding(torch.rand(3, 5)))
-    with pytest.raises(UserError, match="3 images and 1 texts make no pairs"):
+    with pytest.raises(UserError, match="3 images and 1 texts cannot be paired"):
         scorer.score_pairs(some, Encoding(torch.rand(1, 4)))
 
 
@@ -172,8 +172,8 @@ def collator():
 @pytest.mark.parametrize(
     ("encode", "sentence"),
     [
-        (lambda vectors: vectors, "encode_images made a Tensor of 2 images"),
-        (lambda vectors: Encoding(vectors[:1]), "encode_images made 1 rows of 2 images"),
+        (lambda vectors: vectors, "encode_images returned a Tensor of 2 images"),
+        (lambda vectors: Encoding(vectors[:1]), "encode_images returned 1 rows of 2 images"),
     ],
 )
 def test_evaluation_refuses_what_is_no_row_for_each(encode, sentence):

@@ -2,8 +2,8 @@
 
 Round one trains with the hardest negatives of each batch; the model then ranks the whole training
 set and keeps, for every image and text, its hardest wrong partners; round two trains from scratch
-with those. The names below are the library's front door; they are imported when first used, so
-that `import aoq` stays fast.
+with those. The names below are the public interface of the library; each is imported when it is
+first used, so that `import aoq` stays fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m aoq` is the command `aoq`."""
+"""Runs the command `aoq` as `python -m aoq`."""
 
 from aoq.cli import main
 

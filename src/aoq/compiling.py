@@ -11,8 +11,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Compile when first called; the result is kept on disk, if there is a place to keep it."""
+    """Compile a function when it is first called; the result is cached on disk where possible."""
     try:
         return cast("Function", njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # neither the installation nor the user's cache can be written to
+    except RuntimeError:  # neither the installation nor the user's cache is writable
         return cast("Function", njit(nogil=True)(function))

@@ -1,7 +1,7 @@
-"""Everything that can be set, as one tree of frozen dataclasses.
+"""All settings, as one tree of frozen dataclasses.
 
-Recipes (TOML) and command-line flags are two spellings of this tree; the defaults are the
-paper's. A run stores the resolved tree, so that it can be repeated from its own folder.
+Recipes (TOML) and command-line flags both set fields of this tree; the defaults are the paper's.
+A run stores the resolved tree, so that it can be repeated from its own folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Precision = Literal["float32", "float16", "bfloat16"]
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of a size as people write it.
+    """Parse a memory size such as "2GiB" into bytes.
 
     >>> parse_memory("2GiB"), parse_memory("1.5 MB")
     (2147483648, 1500000)
@@ -50,7 +50,7 @@ def _require(condition: bool, sentence: str) -> None:
 
 
 def _require_counts(settings: object, *names: str) -> None:
-    """Refuse what is less than 1; what is None is not set."""
+    """Reject values below 1; None means not set."""
     for name in names:
         value = getattr(settings, name)
         _require(value is None or value >= 1, f"{name} is {value}; it has to be at least 1.")
@@ -58,10 +58,10 @@ def _require_counts(settings: object, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Which model, and how wide it is."""
+    """The model and its widths."""
 
     name: ModelName = "vsrn"
-    "vsrn, scan, bfan, vse (mean-pooled regions: the cheap one), or own: one that Python brings."
+    "vsrn, scan, bfan, vse (mean-pooled regions: the cheap one), or own: a model built in Python."
     joint_width: int = 2048
     "Width of the joint space (D)."
     word_width: int = 300
@@ -69,29 +69,29 @@ class ModelConfig:
     variant: Literal["coco", "f30k"] = "coco"
     "VSRN as published for COCO, or for Flickr30K (batch norm at the end, no first normalisation)."
     caption_weight: float = 1.0
-    "Weight of VSRN's caption loss; 0 leaves the caption model out."
+    "Weight of VSRN's caption loss; 0 disables the caption model."
     caption_width: int = 512
     "Hidden width of the caption model."
     caption_dropout: float = 0.2
     "Dropout of the caption model."
     caption_max_words: int = 60
-    "Longer captions are cut for the caption loss."
+    "Captions are cut to this many words for the caption loss."
     direction: Direction = "t2i"
     "SCAN: words attend to regions (t2i), or regions to words (i2t)."
     raw_norm: RawNorm = "clipped_l2norm"
     "SCAN: how similarities are normalised before the softmax."
     temperature: float | None = None
-    "SCAN, BFAN: of the softmax; none: as published (SCAN 9 for t2i and 4 for i2t, BFAN 20)."
+    "SCAN, BFAN: softmax temperature; none: as published (SCAN 9 for t2i and 4 for i2t, BFAN 20)."
     aggregate: Aggregate = "logsumexp"
-    "SCAN: how the cosines of all words or regions become one score."
+    "SCAN: how the cosines of all words or regions are combined into one score."
     aggregate_temperature: float | None = None
-    "SCAN: of logsumexp; none: 6 for t2i, 5 for i2t (which was published with 20 on COCO: set it)."
+    "SCAN: factor of logsumexp; none: 6 for t2i, 5 for i2t (published with 20 on COCO: set it)."
     bidirectional: bool = True
-    "SCAN: read the words both ways."
+    "SCAN: read the words in both directions."
     weight_norm: bool = False
     "SCAN: weight-normed projection of the regions."
     focal: Focal = "prob"
-    "BFAN: which weights are dropped."
+    "BFAN: which attention weights are dropped."
 
     def __post_init__(self) -> None:
         settle_types(self)
@@ -112,13 +112,13 @@ class ModelConfig:
             )
         _require(
             0 <= self.caption_weight < math.inf,
-            f"model.caption_weight is {self.caption_weight}; it has to be a number from 0 on.",
+            f"model.caption_weight is {self.caption_weight}; it has to be finite and at least 0.",
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """Which equation of the paper, and its constants."""
+    """The equation of the paper, and its constants."""
 
     name: LossName = "online"
     "Eq. 1-5: standard, online, off_tri, off_quin, adap_off_quin; and table 3's variants of Eq. 4."
@@ -127,11 +127,11 @@ class LossConfig:
     margin_offline: float = 0.0
     "Margin of the offline terms (gamma 2)."
     alpha: float = 0.3
-    "Smaller: the adaptive weight reacts more strongly to S_off - S_on."
+    "Smaller values make the adaptive weight react more strongly to S_off - S_on."
     beta: float = 1.5
-    "The adaptive weight where S_off = S_on."
+    "The adaptive weight at S_off = S_on."
     adapt_to: Literal["offline", "positive"] = "offline"
-    "What the adaptive weight measures S_on by: S_off, or S(i, t) (table 3, w/o OfflineAdap)."
+    "Reference for S_on in the adaptive weight: S_off, or S(i, t) (table 3, w/o OfflineAdap)."
     clamp_weights: bool = False
     "Keep adaptive weights from falling below zero."
     squared: bool = False
@@ -143,7 +143,8 @@ class LossConfig:
         for name in ("margin_online", "margin_offline"):
             value = getattr(self, name)
             _require(
-                0 <= value < math.inf, f"loss.{name} is {value}; it has to be a number from 0 on."
+                0 <= value < math.inf,
+                f"loss.{name} is {value}; it has to be finite and at least 0.",
             )
         for name in ("alpha", "beta"):
             value = getattr(self, name)
@@ -164,39 +165,39 @@ class RoundConfig:
 
     loss: LossConfig = field(default_factory=LossConfig)
     start_from: Literal["scratch", "round_one"] = "scratch"
-    "Fresh weights, or in round two the best ones of round one (table 3, Fine-tune)."
+    "Start from fresh weights, or in round two from the best of round one (table 3, Fine-tune)."
     epochs: int = 20
     "Passes over all positive pairs."
     warmup_epochs: int = 0
-    "The first so many epochs learn from all in-batch negatives (Eq. 1) before the loss takes over."
+    "Number of first epochs that learn from all in-batch negatives (Eq. 1) instead of the loss."
     batch_size: int = 128
-    "Positive pairs a step, over all processes: negatives come from the whole batch."
+    "Positive pairs per step, over all processes: negatives come from the whole batch."
     accumulate: int = 1
-    "Parts that a step is computed in, each with the negatives of its own pairs: saves memory."
+    "Parts into which a step is split, each with the negatives of its own pairs: saves memory."
     learning_rate: float = 2e-4
-    "Adam's learning rate at the start."
+    "Adam's initial learning rate."
     decay_after: int = 10
     "Epochs before the learning rate is divided."
     decay_factor: float = 10.0
-    "What the learning rate is divided by."
+    "Divisor of the learning rate."
     clip_norm: float = 2.0
-    "Largest norm of the whole gradient."
+    "Maximum norm of the whole gradient."
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    "auto: bfloat16 for the encoders on a GPU that has it, float32 elsewhere; scores stay float32."
+    "auto: bfloat16 for the encoders on a GPU that supports it, else float32; scores stay float32."
     diagonal_only: bool = False
     "Count other positives in the batch as negatives, as the published program does."
     select_by: Literal["rsum", "r1+r5"] = "rsum"
-    "The validation figure that chooses the best epoch."
+    "Validation figure that selects the best epoch."
     validation_texts: int | None = None
-    "Validate on the first so many dev captions only; none: on all."
+    "Validate on the first N dev captions only; none: on all."
     validate_every: int | None = None
-    "Steps between two validations, besides the one after each epoch; none: that one only."
+    "Steps between two validations, in addition to the one after each epoch; none: no others."
     patience: int | None = None
-    "Stop after so many validations in a row without a better one; none: train all epochs."
+    "Stop after this many validations in a row without improvement; none: train all epochs."
     checkpoint_every: int = 500
-    "Steps between two saved states, besides the one after each epoch."
+    "Steps between two saved states, in addition to the one after each epoch."
     log_every: int = 50
-    "Steps that one line of the log sums up."
+    "Steps that one line of the log covers."
 
     def __post_init__(self) -> None:
         settle_types(self)
@@ -222,43 +223,43 @@ class RoundConfig:
         )
 
     def warming_up(self, epoch: int) -> bool:
-        """Whether an epoch, counted from 0, is one of the warm-up."""
+        """Return whether an epoch, counted from 0, is part of the warm-up."""
         return epoch < self.warmup_epochs
 
     def note_on(self, epoch: int, *, is_best: bool) -> str:
-        """What to say of an epoch, counted from 0; weights of the warm-up are nobody's best."""
+        """Return a note on an epoch, counted from 0. Warm-up epochs never count as best."""
         return "warm-up" if self.warming_up(epoch) else "best" if is_best else ""
 
     def loss_at(self, epoch: int) -> LossConfig:
-        """The loss of an epoch, counted from 0; a warm-up is the same for all losses."""
+        """Return the loss of an epoch, counted from 0; the warm-up is equal for all losses."""
         standard = replace(self.loss, name="standard", squared=False)
         return standard if self.warming_up(epoch) else self.loss
 
     def learning_rate_at(self, epoch: int) -> float:
-        """Step decay: the learning rate of an epoch, counted from 0."""
+        """Return the learning rate of an epoch, counted from 0 (step decay)."""
         return self.learning_rate / self.decay_factor ** (epoch // self.decay_after)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MiningConfig:
-    """How much of the ranking of everything against everything is kept."""
+    """How much is kept of the ranking of all images against all texts."""
 
     depth_texts: int = 300
     "Hardest texts kept for each image."
     depth_images: int = 60
     "Hardest images kept for each text."
     memory: str | None = None
-    "Budget for lists, blocks of scores and what they are computed from, such as 4GiB; none: free."
+    "Budget for lists, blocks of scores and their inputs, such as 4GiB; none: the free memory."
     precision: Precision = "float32"
-    "Of the encodings when they are scored: float32 is exact; the report tells what others miss."
+    "Precision of the encodings in scoring: float32 is exact; the report states what others miss."
     skip_first: int = 0
-    "Leave the first so many candidates of every list out: the likeliest false negatives."
+    "Leave out the first N candidates of every list: the most likely false negatives."
     score_share: float | None = None
     "Drop candidates that score above this share of the anchor's best positive."
     equal_captions: bool = False
-    "Drop captions with the words of one of the image's own, and images with such a caption."
+    "Drop captions with the same words as one of the image's own, and images with such captions."
     near_captions: float | None = None
-    "Drop captions that share so much of their words with one of the image's own: 0.8, say."
+    "Drop captions with this share of words (0.8, say) in common with one of the image's own."
 
     def __post_init__(self) -> None:
         settle_types(self)
@@ -278,17 +279,17 @@ class SamplingConfig:
     """How offline hard negatives are drawn from the candidate lists."""
 
     depth_texts: int = 300
-    "Texts are drawn from the first so many of an image's list (h)."
+    "Texts are drawn from the first N of an image's list (h)."
     depth_images: int = 60
-    "Images are drawn from the first so many of a text's list."
+    "Images are drawn from the first N of a text's list."
     draws: Literal["uniform", "normal"] = "uniform"
-    "Over the whole list alike, or normal around its middle: sigma a sixth of it, cut to the list."
+    "Uniform over the list, or normal around its middle: sigma is a sixth of it, cut to the list."
     ranks: Literal["independent", "coupled"] = "independent"
     "Draw text and image separately, or one rank n for the text and n // 5 for the image."
     redraw: bool = True
-    "Draw again where the drawn image and text belong together."
+    "Draw again if the drawn image and text belong together."
     tries: int = 10
-    "Second draws before the exhaustive search for a pair that does not belong together."
+    "Number of redraws before the exhaustive search for a pair that does not belong together."
 
     def __post_init__(self) -> None:
         settle_types(self)
@@ -305,15 +306,15 @@ class Recipe:
     data: str = ""
     "Folder of the data set: one that `aoq data build` wrote, or a SCAN precomp folder."
     candidates: str = ""
-    "Lists that round two draws from, a teacher's; none: those of round one's own model."
+    "Candidate lists for round two, made by a teacher; none: those of round one's own model."
     rounds: Literal["one", "both"] = "both"
-    "`one` ends with the online model: the baseline."
+    "Last round; `one` ends with the online model: the baseline."
     behaviour: Behaviour = "paper"
-    "`official` starts from what the authors' program does where it departs from the paper."
+    "`official` starts from the settings in which the authors' program differs from the paper."
     seed: int = 0
-    "Weights, batch order, draws and dropout all follow from it."
+    "Seed from which weights, batch order, draws and dropout follow."
     min_word_count: int | None = None
-    "Words seen less often in train and dev count as unknown; none: 4, or 1 in a small data set."
+    "Words with fewer occurrences in train and dev are unknown; none: 4, or 1 in a small data set."
     model: ModelConfig = field(default_factory=ModelConfig)
     round_one: RoundConfig = field(default_factory=RoundConfig)
     mining: MiningConfig = field(default_factory=MiningConfig)
@@ -341,11 +342,11 @@ class Recipe:
             _require(
                 drawn <= kept,
                 f"sampling.{name} is {drawn} and mining.{name} {kept}; negatives are drawn from"
-                " what is mined: set both.",
+                " the mined lists: set both.",
             )
 
     def resolved(self) -> Recipe:
-        """This recipe with its files named so that they are found from any folder."""
+        """Return this recipe with absolute paths, valid from any folder."""
 
         def absolute(path: str) -> str:
             return str(Path(path).absolute()) if path else path
@@ -361,12 +362,12 @@ class Recipe:
 
     @property
     def files(self) -> list[Path]:
-        """What it reads."""
+        """The files that this recipe reads."""
         return [Path(name) for name in (self.data, self.candidates) if name]
 
     @property
     def needs_round_one(self) -> bool:
-        """Whether it mines with round one's model, starts from it or ends with it."""
+        """Whether this recipe mines with round one's model, starts from it or ends with it."""
         is_start = self.round_two.start_from == "round_one"
         return self.rounds == "one" or is_start or self.mines
 
@@ -377,17 +378,17 @@ class Recipe:
 
     @property
     def needs_lists(self) -> bool:
-        """Whether it draws offline negatives."""
+        """Whether this recipe draws offline negatives."""
         return self.rounds == "both" and self.round_two.loss.needs_candidates
 
     def with_loss(self, name: LossName) -> Recipe:
-        """The same recipe with another loss in round two."""
+        """Return this recipe with another loss in round two."""
         loss = replace(self.round_two.loss, name=name)
         return replace(self, round_two=replace(self.round_two, loss=loss))
 
 
 def as_published(recipe: Recipe) -> Recipe:
-    """The departures of the authors' program that change results, and none of its defects."""
+    """Apply the differences of the authors' program that change results, but none of its bugs."""
 
     def published_round(settings: RoundConfig) -> RoundConfig:
         return replace(

@@ -1,8 +1,8 @@
-"""What a disk refuses: it is full, or it cannot be written to.
+"""Disk errors: the disk is full, or a place cannot be written to.
 
 Libraries that write files hide the reason: torch and safetensors raise errors of their own, and
-NumPy an OSError without a number. `disk_errors` turns them into the OSError that they are, with
-the name of the file, so the command line and programs can tell a full disk from a defect.
+NumPy an OSError without a number. `disk_errors` turns them into the underlying OSError with the
+name of the file, so the command line and programs can distinguish a full disk from a defect.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PROBE = 2**20  # bytes
 
 @contextmanager
 def disk_errors(path: Path, *, written: Path | None = None) -> Iterator[None]:
-    """Raise what a writer of `path` says about the disk as an OSError that names `path`.
+    """Raise disk errors of a writer of `path` as an OSError that names `path`.
 
-    `written` is the file that is written in its place, if it is another one.
+    `written` is the file that is actually written, if it is not `path` itself.
     """
     try:
         yield
@@ -39,23 +39,23 @@ def disk_errors(path: Path, *, written: Path | None = None) -> Iterator[None]:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a disk, a quota or the largest size of a file leaves no room."""
+    """Return whether a disk, a quota or a file size limit leaves no room."""
     return error.errno in _FULL
 
 
 def is_read_only(error: OSError) -> bool:
-    """Whether the place of a file cannot be written to."""
+    """Return whether the error means that the location is not writable."""
     return error.errno in _READ_ONLY
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether files can be made in a folder, or in the nearest one above it that exists."""
+    """Return whether files can be created in a folder, or in its nearest existing parent."""
     above = next(filter(_is, (folder.absolute(), *folder.absolute().parents)))
     return above.is_dir() and os.access(above, os.W_OK | os.X_OK)
 
 
 def require_writable(path: Path) -> None:
-    """Refuse a place where nothing can be written, before hours of work."""
+    """Raise a `UserError` if `path` cannot be written, before hours of work."""
     above = next(filter(_is, path.absolute().parents), Path(path.anchor))
     if not above.is_dir():
         raise UserError(f"{path} cannot be written: {above} is a file; name another place.")
@@ -68,13 +68,13 @@ def _is(place: Path) -> bool:
 
 
 def _number_of(error: BaseException, path: Path) -> int | None:
-    """The number of the system's error behind another; none where the disk is not to blame."""
+    """Return the system's error number behind an exception; None if the disk is not the cause."""
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, OSError) and chain.errno is not None:
             is_nameless = chain is error and chain.filename is None
             return chain.errno if is_full(chain) or is_nameless else None
-        stated = re.search(r"\(os error (\d+)\)", str(chain))  # as Rust's libraries write it
+        stated = re.search(r"\(os error (\d+)\)", str(chain))  # the format of Rust's libraries
         if stated:
             return int(stated[1])
         chain = chain.__cause__ or chain.__context__
@@ -82,7 +82,7 @@ def _number_of(error: BaseException, path: Path) -> int | None:
 
 
 def _ask_disk(path: Path) -> int | None:
-    """What the disk says when more is written to a file that a library failed to write."""
+    """Write more to a file that a library failed to write, and return the disk's error number."""
     place = path / ".room" if path.is_dir() else path
     try:
         with place.open("ab", buffering=0) as file:

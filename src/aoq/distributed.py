@@ -1,8 +1,8 @@
-"""The device and the processes that compute: those that torchrun starts, each with its share.
+"""The device and the processes that compute, as torchrun starts them, each with its share.
 
     torchrun --nproc-per-node 4 -m aoq mine RUN
 
-Without torchrun there is one process, and nothing here does anything.
+Without torchrun there is one process, and this module has no effect.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from aoq.progress import be_silent
 from aoq.storage import locked, remove_leftovers
 
 Number = TypeVar("Number", bound=np.generic)
-# Dead processes are torchrun's business; one that waits for a slower one must not give up.
+# torchrun ends dead processes; a process that waits for a slower one must not give up.
 _PATIENCE = timedelta(days=7)
 
 
 def default_device() -> str:
-    """The device that models are put on where none is named."""
+    """Return the device for models if none is given."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def share(total: int, part: int, parts: int) -> slice:
-    """One of so many consecutive parts of 0..total, as even as can be."""
+    """Return one of `parts` consecutive slices of 0..total, as even as possible."""
     return slice(total * part // parts, total * (part + 1) // parts)
 
 
@@ -51,7 +51,7 @@ class Processes:
         return self.rank == 0
 
     def share(self, total: int, rank: int | None = None) -> slice:
-        """The part of 0..total that is this process's, or another's; as even as can be.
+        """Return this process's slice of 0..total, or that of another rank; as even as possible.
 
         >>> [Processes(rank, 3).share(10) for rank in range(3)]
         [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
@@ -59,14 +59,17 @@ class Processes:
         return share(total, self.rank if rank is None else rank, self.size)
 
     def barrier(self) -> None:
-        """Wait until all are here."""
+        """Wait until all processes arrive."""
         if self.size > 1:
             import torch.distributed
 
             torch.distributed.barrier()
 
     def first_does(self, work: Callable[[], object]) -> None:
-        """Do something in the first process while all wait; its mistakes are everybody's."""
+        """Run `work` in the first process while the others wait.
+
+        A UserError is re-raised on every rank.
+        """
         problems: list[list[str]] = [[]]
         if self.is_first:
             try:
@@ -81,7 +84,7 @@ class Processes:
             raise UserError(*problems[0])
 
     def gather(self, array: npt.NDArray[Number]) -> list[npt.NDArray[Number]]:
-        """The arrays of all processes, of one shape, in the first process; none in the others."""
+        """Gather equally shaped arrays of all processes in the first one; the others get none."""
         if self.size == 1:
             return [array]
         import torch
@@ -100,7 +103,7 @@ ALONE = Processes()
 def alone_in(
     folder: Path, processes: Processes = ALONE, *, doing: str = "trained"
 ) -> Iterator[None]:
-    """The first process keeps other programs out, and removes what a killed one left half done."""
+    """Let the first process lock the folder, and remove what a killed process left half done."""
     if not processes.is_first:
         yield
         return
@@ -111,7 +114,7 @@ def alone_in(
 
 @contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Meet the other processes that torchrun started, if it did; only the first is heard."""
+    """Join the other processes of torchrun, if there are any; only the first one prints."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield ALONE
         return
@@ -119,7 +122,7 @@ def join_processes() -> Iterator[Processes]:
 
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    # Lists are in main memory whatever computes the scores; gradients are where the model is.
+    # Lists live in main memory whatever computes the scores; gradients live where the model is.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     torch.distributed.init_process_group(backend, timeout=_PATIENCE)
     try:

@@ -1,8 +1,8 @@
-"""The one error that people see.
+"""The error type for users.
 
 Everything a user can cause (a wrong file, a wrong flag, lists of another data set) raises
-`UserError`; the command line prints it without a traceback and leaves with exit code 2.
-Any other exception is a defect of ours.
+`UserError`; the command line prints it without a traceback and exits with code 2. Any other
+exception is a defect in aoq.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PROBLEMS_SHOWN = 20
 
 
 class UserError(Exception):
-    """What is wrong, where, what was expected and what to do: one sentence a problem."""
+    """States what is wrong, where, what was expected and what to do: one sentence per problem."""
 
     def __init__(self, *problems: str) -> None:
         if not problems:
@@ -24,7 +24,7 @@ class UserError(Exception):
 
 
 class ManyProblemsError(UserError):
-    """Everything that is wrong with a source, the first of it in full."""
+    """Collects all problems of a source; the message shows the first of them in full."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         more = len(problems) - PROBLEMS_SHOWN
@@ -34,18 +34,18 @@ class ManyProblemsError(UserError):
 
 
 def raise_problems(problems: Sequence[str]) -> None:
-    """Refuse with every problem in one report."""
+    """Raise one error that reports every problem, if there is any."""
     if problems:
         raise ManyProblemsError(problems)
 
 
 def all_problems(error: UserError) -> Sequence[str]:
-    """What an error says, and what it has no room to say."""
+    """Return all problems of an error, including those that its message leaves out."""
     return error.everything if isinstance(error, ManyProblemsError) else error.problems
 
 
 def require_packages(*names: str, extra: str) -> None:
-    """Refuse to start what will need packages of an extra that is not installed."""
+    """Raise a `UserError` at the start if packages of an extra are missing."""
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise UserError(

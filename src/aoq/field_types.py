@@ -1,8 +1,8 @@
-"""Holds the fields of a dataclass to their annotations when it is made.
+"""Checks the fields of a dataclass against their annotations when it is created.
 
-A wrong type in a setting would otherwise show hours later, or never. NumPy's numbers do where
-Python's do, and whole numbers where a fraction is expected; both become Python's own, so that a
-stored recipe and its hash do not depend on who computed a value. A truth value is no number.
+A wrong type in a setting would otherwise surface hours later, or never. NumPy numbers are accepted
+wherever Python's are, and integers where floats are expected; both become Python's own types, so
+that a stored recipe and its hash do not depend on who computed a value. A bool is not a number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMES = {int: "int", float: "float (a number)", bool: "true or false", str: "st
 
 
 def settle_types(settings: Any) -> None:
-    """Refuse every field that is not of its declared type; bring the others to Python's types."""
+    """Reject fields that are not of their declared type; convert the others to Python types."""
     kind: Any = type(settings)
     problems = []
     for name, hint in _hints(kind).items():
@@ -36,7 +36,7 @@ def settle_types(settings: Any) -> None:
                 f"{name} is {value!r}; expected {_describe(hint)} ({kind.__name__}.{name})."
             )
         elif settled is not value:
-            object.__setattr__(settings, name, settled)  # it is frozen, and being made
+            object.__setattr__(settings, name, settled)  # the dataclass is frozen
     if problems:
         raise UserError(*problems)
 
@@ -48,7 +48,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _settled(hint: Any, value: Any) -> Any:
-    """The value as the type that is declared, or `_Unfit`."""
+    """Return the value converted to its declared type, or `_Unfit`."""
     if get_origin(hint) is Literal:
         return next((option for option in get_args(hint) if _is_same(option, value)), _Unfit)
     for kind in get_args(hint) or (hint,):

@@ -1,8 +1,8 @@
-"""Folders that commands write: whole or not at all, and never over somebody's work.
+"""Folders that commands write: complete or absent, and never over other people's files.
 
-`refuse_taken` is the one rule of every command that writes a folder and takes `--force`,
-`refuse_taken_file` of those that write a single file. A folder is ours by its manifest; a file
-that no manifest lists, by a record of its hash in the user's cache.
+`refuse_taken` is the one rule for all commands that write a folder and take `--force`, and
+`refuse_taken_file` for those that write a single file. A folder is ours by its manifest;
+a file that no manifest lists, by a record of its hash in the user's cache.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from aoq.storage import (
 def written_folder(
     folder: Path, *, what: str, force: bool, sources: Sequence[Path] = ()
 ) -> Iterator[Path]:
-    """A folder that takes its place when it is complete; what it replaces stays until then."""
+    """Yield a folder that replaces the old one when complete; until then the old one stays."""
     check = partial(refuse_taken, folder, what=what, force=force, sources=sources)
     with replacing_folder(folder, what=what, check=check) as temporary:
         yield temporary
 
 
 def refuse_taken(folder: Path, *, what: str, force: bool, sources: Sequence[Path] = ()) -> None:
-    """Refuse to replace anything but a folder of the same kind that holds our own files only.
+    """Raise a `UserError` unless `folder` may be replaced.
 
-    It also has to be asked for with `force`, and to hold none of the `sources` that are read.
+    Only a folder of the same kind that holds nothing but our own files may be replaced, only with
+    `force`, and only if it holds none of the `sources` that are read.
     """
     if Path.cwd().is_relative_to(folder.resolve()):
         raise UserError(f"{folder} is the folder you are in, or above it; name another place.")
@@ -49,8 +50,7 @@ def refuse_taken(folder: Path, *, what: str, force: bool, sources: Sequence[Path
     for source in sources:
         if place_in(folder, source) is not None:
             raise UserError(
-                f"{folder} holds {source}, which is to be read; choose another place for the "
-                f"{what}."
+                f"{folder} holds {source}, which is an input; choose another place for the {what}."
             )
     if folder.is_symlink():
         raise UserError(
@@ -67,14 +67,14 @@ def refuse_taken(folder: Path, *, what: str, force: bool, sources: Sequence[Path
 
 
 def refuse_taken_file(path: Path, *, force: bool) -> None:
-    """Refuse to replace a file, unless it is asked for and holds what aoq wrote there."""
+    """Raise a `UserError` if a file exists, unless `force` is set and aoq wrote its content."""
     if path.is_dir() or (path.exists() and not force):
         hint = "name a file" if path.is_dir() else "name another file or add --force"
         raise UserError(f"{path} exists already; {hint}.")
     if path.exists() and not is_own_file(path):
         raise UserError(
-            f"{path} exists and aoq did not write it as it is; remove it yourself or name another "
-            "file."
+            f"{path} exists, and its content was not written by aoq; remove it yourself or name "
+            "another file."
         )
     require_writable(path)
 
@@ -82,12 +82,12 @@ def refuse_taken_file(path: Path, *, force: bool) -> None:
 def remember_file(path: Path) -> None:
     """Record that aoq wrote a file, so that --force may replace it."""
     if not versions_of(path.absolute()):
-        with suppress(OSError):  # a cache that cannot be written to: the file is not replaced
+        with suppress(OSError):  # with a read-only cache, the file cannot be replaced later
             write_json(_record_of(path), {"file": str(path.absolute()), "sha256": hash_file(path)})
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether a file is there and holds what aoq wrote there."""
+    """Check that a file exists and holds what aoq wrote to it."""
     if not path.is_file():
         return False
     listed = versions_of(path.absolute())
@@ -103,7 +103,7 @@ def _record_of(path: Path) -> Path:
 
 
 def require_kind(folder: Path, *, what: str) -> None:
-    """Refuse a folder that aoq did not write as what it is to be."""
+    """Raise a `UserError` if aoq did not write a folder as this kind."""
     manifest = read_manifest(folder) if folder.is_dir() else None
     if manifest is None or manifest.what != what:
         found = f"it has no {NAME}" if manifest is None else f"it holds: {manifest.what}"
@@ -114,7 +114,7 @@ def require_kind(folder: Path, *, what: str) -> None:
 
 
 def place_in(folder: Path, path: Path) -> Path | None:
-    """Where a path is in a folder, if it is there: itself, or what it is a link to."""
+    """Return the path relative to a folder, also through a link; None if it is outside."""
     itself = Path(os.path.normpath(path.parent.resolve() / path.name))
     real = folder.resolve()
     for place in (itself, path.resolve()):

@@ -1,4 +1,4 @@
-"""Self-contained pages: templates filled with anybody's text, pictures embedded."""
+"""Self-contained pages: templates filled with untrusted text, pictures embedded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_page(path: Path, template: str, **values: Any) -> None:
 
     environment = Environment(
         loader=PackageLoader("aoq"),
-        autoescape=True,  # captions are anybody's text
+        autoescape=True,  # captions are untrusted text
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -33,12 +33,12 @@ def write_page(path: Path, template: str, **values: Any) -> None:
 
 
 def svg_address(svg: str) -> str:
-    """A drawing as a data address: as a picture of its own, it meets no other one's names."""
+    """Encode a drawing as a data URL, so that its ids do not clash with those of other drawings."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode("ascii")
 
 
 def thumbnail(path: Path | None) -> str | None:
-    """A small JPEG as a data address; none where the picture is missing or cannot be read."""
+    """Return a small JPEG as a data URL; None if the picture is missing or unreadable."""
     small = small_picture(path, side=_THUMBNAIL)
     if small is None:
         return None
@@ -48,7 +48,7 @@ def thumbnail(path: Path | None) -> str | None:
 
 
 def small_picture(path: Path | None, *, side: int) -> Image | None:
-    """A picture as models see it, no side longer than this; none where they could not read it."""
+    """Return a picture as models see it, at most `side` pixels long; None if it is unreadable."""
     if path is None or not path.is_file():
         return None
     try:

@@ -8,14 +8,14 @@ line describes one version of one file: its size and a digest of each mebibyte.
 
 It answers two questions. *Is this folder ours?* Only a folder with a manifest is ever replaced, and
 only files that it lists are ever removed. *Is this file what we wrote?* A file that is read whole
-is checked whole; of a large file, each block is checked when it is first read, so that opening a
+is checked whole; each block of a large file is checked when it is first read, so that opening a
 terabyte costs nothing and no byte is read twice.
 
-The line of a file is written before the file takes its place, because a process may be killed
-between the two: every listed version of a file is valid, and the newest is the usual one. A log
-that grows (`"grows": true`) is valid if it begins with what is listed. A manifest that has become
-long is written anew with the last two versions of each file. Folders without a manifest, written by
-others or by earlier versions, are opened unchecked and never removed.
+The line of a file is written before the file is renamed into place, because a process may be
+killed between the two: every listed version of a file is valid, and usually the newest is present.
+A log that grows (`"grows": true`) is valid if it begins with what is listed. A manifest that has
+become long is rewritten with the last two versions of each file. Folders without a manifest,
+written by others or by earlier versions, are opened unchecked and never removed.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ NAME = "aoq-manifest.jsonl"
 VERSION = 1
 BLOCK = 1 << 20
 LOCK = ".lock"
-LEFTOVER = ".{}." + 8 * "[0-9a-f]" + ".part"  # names of what is being written
+LEFTOVER = ".{}." + 8 * "[0-9a-f]" + ".part"  # names of files being written
 _LEVELS = 4  # folders between a file and its manifest
-_LONG = 1 << 18  # bytes of a manifest; each time it has grown by as many, old lines are dropped
+_LONG = 1 << 18  # bytes by which a manifest grows before old lines are dropped
 _COMPARED = 1 << 24  # bytes: larger files are not compared before they are removed
-_WITHIN = {  # folders that aoq writes into others, by their kinds: where they are
+_WITHIN = {  # where aoq writes folders into others: (outer kind, inner kind)
     ("run", "run"): "round-*",
     ("run", "index"): "*",
     ("run", "encodings"): "encodings/*",
     ("experiment", "run"): "*/seed-*",
     ("index", "part of an index"): "*",
 }
-_VERSIONS_KEPT = 2  # of each file: the one in place, and the one that is about to replace it
+_VERSIONS_KEPT = 2  # per file: the one in place and its replacement
 
 
 class DamagedFileError(UserError):
-    """A file is not what aoq wrote."""
+    """A file does not have the content that aoq wrote."""
 
 
 def damaged_file(path: Path, problem: str) -> DamagedFileError:
@@ -77,14 +77,14 @@ class Version:
     def of_file(
         cls, path: Path, *, grows: bool = False, begins_with: tuple[str, ...] = ()
     ) -> Version:
-        """Read the digests of a file, apart from those of its first blocks where they are known."""
+        """Read the digests of a file, except for the first blocks if those are known."""
         with path.open("rb") as file:
             file.seek(len(begins_with) * BLOCK)
             blocks = tuple(map(_digest, iter(lambda: file.read(BLOCK), b"")))
             return cls(file.tell(), begins_with + blocks, grows)
 
     def fits(self, content: bytes) -> bool:
-        """Whether a file with this content is this version, or a log that went on from it."""
+        """Return whether `content` is this version, or a log that continues it."""
         if len(content) < self.n_bytes or (len(content) > self.n_bytes and not self.grows):
             return False
         listed = memoryview(content)[: self.n_bytes]
@@ -101,18 +101,18 @@ def _digest(content: bytes | memoryview) -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a manifest says: the kind of the folder, and the versions of each file."""
+    """The content of a manifest: the kind of the folder, and the versions of each file."""
 
     what: str
     files: Mapping[str, tuple[Version, ...]] = field(default_factory=dict)
     patterns: frozenset[str] = frozenset()
-    "Names of files that other libraries write for us; nothing reads them back."
+    "Names of files that other libraries write for us; aoq never reads them back."
 
     def lists(self, name: str) -> bool:
         return name in self.files or any(fnmatch(name, pattern) for pattern in self.patterns)
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """Give the lines of a manifest that says the same, without versions that are outdated."""
+        """Yield the lines of an equivalent manifest without outdated versions."""
         yield {"what": self.what, "version": VERSION}
         yield from ({"pattern": pattern} for pattern in sorted(self.patterns))
         for name, versions in self.files.items():
@@ -121,13 +121,13 @@ class Manifest:
 
 
 def create_manifest(folder: Path, what: str) -> None:
-    """Mark a folder as one that aoq writes; what is already marked stays as it is."""
+    """Mark a folder as written by aoq; an existing mark stays as it is."""
     if not (folder / NAME).exists():
         _append(folder, {"what": what, "version": VERSION})
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder, or None where there is none."""
+    """Read the manifest of a folder; None if it has none."""
     path = folder / NAME
     try:
         found = path.stat()
@@ -167,7 +167,7 @@ def _parse(path: Path, identity: tuple[int, int, int]) -> Manifest:
 
 
 def _read_line(line: bytes) -> dict[str, Any] | None:
-    """An entry, if it is as it was written."""
+    """Parse an entry; None if it is not as it was written."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -203,7 +203,7 @@ def _append(folder: Path, entry: Mapping[str, Any]) -> None:
 
 
 def _append_line(file: BinaryIO, line: bytes) -> int:
-    """Add a line in one write and return where it ends; one that a kill cut short is dropped."""
+    """Append a line in one write and return its end; drop a line that a kill cut short."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - 1))
     if file.read(1) not in (b"", b"\n"):
@@ -227,7 +227,7 @@ def _replace_lines(path: Path, lines: Iterable[bytes]) -> None:
 
 @contextmanager
 def _opened_alone(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to be appended to, which no other process appends to or replaces meanwhile."""
+    """Open a file for appending, locked against other processes."""
     while True:
         with path.open("ab+") as file:
             with suppress(ImportError, OSError):  # Windows, or a disk without locks
@@ -240,9 +240,9 @@ def _opened_alone(path: Path) -> Iterator[BinaryIO]:
 
 
 def append_checked(path: Path, line: str) -> None:
-    """Add a line to a log that ends with what was listed, and list what it holds after that.
+    """Append a line to a log that ends as listed, and list its new content.
 
-    Only the last block is read, however long the log is; what reads the log checks the others.
+    Only the last block is read, however long the log is; readers of the log check the others.
     """
     listed = next(iter(versions_of(path)), None) if path.exists() else None
     known = () if listed is None else listed.blocks[: listed.n_bytes // BLOCK]
@@ -260,7 +260,7 @@ def append_checked(path: Path, line: str) -> None:
 
 
 def home_of(path: Path) -> tuple[Path, str] | None:
-    """The folder whose manifest lists a file, and the file's name there."""
+    """Return the folder whose manifest lists a file, and the file's name there."""
     for folder in list(path.parents)[:_LEVELS]:
         if (folder / NAME).is_file():
             return folder, path.relative_to(folder).as_posix()
@@ -268,7 +268,7 @@ def home_of(path: Path) -> tuple[Path, str] | None:
 
 
 def record(path: Path, *, content: Path | None = None) -> None:
-    """List a file in the manifest of its folder, if it has one; `content` is yet to be renamed."""
+    """List a file in the manifest of its folder, if any; `content` is the file before renaming."""
     home = home_of(path)
     if home is not None and path.name != NAME:
         folder, name = home
@@ -289,7 +289,7 @@ def record_rest(folder: Path) -> None:
 
 
 def versions_of(path: Path) -> tuple[Version, ...]:
-    """The valid contents of a file, newest first; none where no manifest lists it."""
+    """Return the valid contents of a file, newest first; none if no manifest lists it."""
     home = home_of(path)
     manifest = None if home is None else read_manifest(home[0])
     versions = () if home is None or manifest is None else manifest.files.get(home[1], ())
@@ -304,7 +304,7 @@ def read_checked(path: Path) -> bytes:
 
 
 def check_content(path: Path, content: bytes) -> None:
-    """Refuse what was read of a file if it is not what the manifest of its folder lists."""
+    """Raise an error if the content read from a file is not what its manifest lists."""
     versions = versions_of(path)
     if versions and not any(version.fits(content) for version in versions):
         expected = versions[0]
@@ -346,7 +346,7 @@ class BlockCheck:
                 self.check_block(block, content[block * BLOCK : (block + 1) * BLOCK])
 
     def is_checked(self, start: int, stop: int) -> bool:
-        """Whether nothing is left to check of the blocks from byte `start` to `stop`."""
+        """Return whether all blocks from byte `start` to `stop` have been checked."""
         blocks = range(start // BLOCK, -(-stop // BLOCK))
         return not self._versions or self._checked.issuperset(blocks)
 
@@ -362,10 +362,10 @@ class BlockCheck:
 
 
 def foreign_files(folder: Path) -> list[Path]:
-    """Files below a folder that are not ours, so never removed.
+    """List the files below a folder that are not ours, and so are never removed.
 
-    No manifest lists them, what they hold is not what is listed, or they are in a folder of ours
-    that does not belong there: a run that somebody keeps within a data set.
+    These are files that no manifest lists, files whose content is not as listed, and files in a
+    folder of ours that does not belong there, such as a run that a user keeps within a data set.
     """
     return [
         file
@@ -377,7 +377,7 @@ def foreign_files(folder: Path) -> list[Path]:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a path is a lock, or in what a killed process had begun to write."""
+    """Return whether a path is a lock, or was being written by a killed process."""
     return path.name == LOCK or _is_half_written(path)
 
 
@@ -386,7 +386,7 @@ def _is_half_written(path: Path) -> bool:
 
 
 def _is_leftover_of(file: Path, root: Path) -> bool:
-    """Whether a file is the lock of a folder of ours, or of what was being written for one."""
+    """Return whether a file is the lock of one of our folders, or of a file written for one."""
     if file.name == LOCK and (file.parent / NAME).is_file():
         return True
     parts = file.relative_to(root).parts
@@ -397,7 +397,7 @@ def _is_leftover_of(file: Path, root: Path) -> bool:
 
 
 def _is_own(file: Path, root: Path) -> bool:
-    """Whether the manifest of its folder lists a file as it is."""
+    """Return whether the manifest of its folder lists a file with its current content."""
     for folder in (each for each in file.parents if each.is_relative_to(root)):
         manifest = read_manifest(folder)
         if manifest is not None:
@@ -408,7 +408,7 @@ def _is_own(file: Path, root: Path) -> bool:
 
 
 def _may_be_in(folder: Path, root: Path) -> bool:
-    """Whether a folder of ours is where aoq puts such folders, or is the root itself."""
+    """Return whether a folder of ours is where aoq writes folders of its kind, or is the root."""
     while folder != root:
         inner, home = read_manifest(folder), home_of(folder)
         outer = None if home is None else read_manifest(home[0])

@@ -1,4 +1,4 @@
-"""Files and values that others made: read carefully, and shown briefly where they are wrong."""
+"""Reads untrusted files and values carefully, and quotes them briefly in error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 from aoq.errors import UserError
 from aoq.manifest import read_checked
 
-MOST_DIGITS = 100  # of a whole number; ids have far fewer
+MOST_DIGITS = 100  # of an integer; ids have far fewer
 CHARACTERS_SHOWN = 60
 
 _BYTE_STRING = re.compile(r"""b(['"]).*\1""", re.DOTALL)
@@ -21,7 +21,7 @@ _shortener.maxstring = _shortener.maxother = _shortener.maxlong = CHARACTERS_SHO
 
 
 def read_text(path: Path) -> str:
-    """A whole UTF-8 file, with or without a byte order mark; what is no text is named by line."""
+    """Read a whole UTF-8 file, with or without a byte order mark; errors name the line."""
     try:
         content = read_checked(path)
     except OSError as error:
@@ -33,23 +33,23 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"{path}, line {line}: byte 0x{content[error.start]:02x} is no UTF-8; "
+            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; "
             "save the file as UTF-8."
         ) from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise UserError(f"{path}, line {line}: byte 0x00 is no text; save the file as UTF-8.")
+        raise UserError(f"{path}, line {line}: byte 0x00 is not text; save the file as UTF-8.")
     return text
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file without their ends; a final line end begins no line."""
+    """Read the lines of a UTF-8 file without line ends; a final line end starts no new line."""
     lines = [line.strip() for line in read_text(path).split("\n")]
     return lines[:-1] if not lines[-1] else lines
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file; never is one where the name is too long for any."""
+    """Return whether there is a file; False if the name is too long for the file system."""
     return _is_there(path) and path.is_file()
 
 
@@ -65,7 +65,7 @@ def _is_there(path: Path) -> bool:
 
 
 def parse_json(text: str, *, object_pairs_hook: Callable[..., Any] | None = None) -> Any:
-    """JSON of which every fault is a `ValueError`, those of hostile files included."""
+    """Parse JSON; every fault, also in hostile files, is raised as a `ValueError`."""
     try:
         return json.loads(text, object_pairs_hook=object_pairs_hook, parse_int=_parse_int)
     except RecursionError as error:
@@ -73,16 +73,16 @@ def parse_json(text: str, *, object_pairs_hook: Callable[..., Any] | None = None
 
 
 def json_fault(path: Path, error: ValueError) -> str:
-    """Where and why a document is no JSON, to begin a sentence with."""
+    """Describe where and why a document is not valid JSON, to begin a sentence with."""
     if isinstance(error, json.JSONDecodeError):
-        return f"{path}, line {error.lineno}: no valid JSON ({error.msg})"
-    return f"{path}: no valid JSON ({error})"
+        return f"{path}, line {error.lineno}: not valid JSON ({error.msg})"
+    return f"{path}: not valid JSON ({error})"
 
 
 def wrong_fields(place: str, item: object, /, **kinds: str) -> list[str]:
-    """What keeps a JSON object from having fields of these `KINDS`; with a `?`, it may be null."""
+    """List the fields of a JSON object that are not of these `KINDS`; a `?` allows null."""
     if not isinstance(item, dict):
-        return [f"{place}: {shown(item)} is no JSON object; expected one."]
+        return [f"{place}: {shown(item)} is not a JSON object; expected one."]
     wrong: list[str] = []
     for field, kind in kinds.items():
         value = item.get(field)
@@ -93,7 +93,7 @@ def wrong_fields(place: str, item: object, /, **kinds: str) -> list[str]:
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """A string that a file can hold: the escapes of JSON also spell halves of characters."""
+    """Return whether a value is text that a file can hold; JSON escapes allow half characters."""
     if not isinstance(value, str):
         return False
     try:
@@ -130,7 +130,7 @@ KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 def shown(value: object) -> str:
-    """A value as a sentence can quote it: short, however long or deep it is."""
+    """Format a value for a sentence: short, however long or deep it is."""
     return _shortener.repr(value)
 
 
@@ -143,7 +143,7 @@ def normal_caption(caption: str) -> str:
 
 
 def is_byte_string(caption: str) -> bool:
-    """Whether a caption is Python's spelling of bytes, of which a model learns the b and quotes.
+    """Return whether a caption is the repr of Python bytes; a model would learn its b and quotes.
 
     >>> is_byte_string("b'a dog'"), is_byte_string("a dog")
     (True, False)
@@ -152,7 +152,7 @@ def is_byte_string(caption: str) -> bool:
 
 
 def byte_string_problems(captions: Iterable[tuple[str, str]]) -> list[str]:
-    """One sentence about all captions, each with its place, that are byte strings."""
+    """Return one sentence about all captions that are byte strings, each with its place."""
     found = [(place, caption) for place, caption in captions if is_byte_string(caption)]
     if not found:
         return []

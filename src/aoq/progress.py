@@ -1,7 +1,7 @@
-"""What people see while they wait, and the log that programs read.
+"""What users see while they wait, and the log that programs read.
 
-On a terminal: rich progress bars with rate and time left. Elsewhere (a pipe, CI, a cron job):
-nothing but the lines worth keeping. Both ways every stage appends to `events.jsonl`.
+On a terminal: rich progress bars with rate and remaining time. Elsewhere (a pipe, CI, a cron job):
+only the lines worth keeping. In both cases every stage appends to `events.jsonl`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _silent = False
 
 
 def be_silent() -> None:
-    """Nothing from this process: another one speaks for it."""
+    """Print nothing from this process; another one prints for it."""
     global _silent
     _silent = True
 
@@ -45,7 +45,7 @@ def is_silent() -> bool:
 
 
 class _RateColumn(ProgressColumn):
-    """Finished units a second."""
+    """Shows finished units per second."""
 
     def render(self, task: Task) -> Text:
         if not task.speed:
@@ -55,7 +55,7 @@ class _RateColumn(ProgressColumn):
 
 
 class _NoteColumn(ProgressColumn):
-    """What else is to be seen; cut short where the terminal is narrow."""
+    """Shows further notes; cut short if the terminal is narrow."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["note"], style="dim", no_wrap=True, overflow="ellipsis")
@@ -63,10 +63,10 @@ class _NoteColumn(ProgressColumn):
 
 @contextmanager
 def progress_bar(description: str, *, total: int, unit: str) -> Iterator[Callable[..., None]]:
-    """A bar for a stage; call what it yields with `advance=` and, if useful, `note=` and `title=`.
+    """Show a bar for a stage; yields a function to call with `advance=`, `note=` and `title=`.
 
-    The bar is drawn on terminals only and disappears when the stage ends. A stage within a stage
-    has a bar below that one.
+    The bar is drawn on terminals only and disappears when the stage ends. A nested stage has its
+    bar below the outer one.
     """
     bar = Progress(
         TextColumn("{task.description}", table_column=Column(no_wrap=True)),
@@ -91,7 +91,7 @@ def progress_bar(description: str, *, total: int, unit: str) -> Iterator[Callabl
 
 
 def track(items: Iterable[T], description: str, *, total: int, unit: str) -> Iterator[T]:
-    """Pass `items` on, one tick of a progress bar each."""
+    """Pass `items` on, advancing a progress bar by one for each."""
     with progress_bar(description, total=total, unit=unit) as update:
         for item in items:
             yield item
@@ -99,7 +99,7 @@ def track(items: Iterable[T], description: str, *, total: int, unit: str) -> Ite
 
 
 def count_of(number: int, noun: str, plural: str | None = None) -> str:
-    """A number of things, in words that fit it.
+    """Format a number of things, with the noun in the right form.
 
     >>> count_of(1, "photo"), count_of(1200, "photo"), count_of(2, "entry", "entries")
     ('1 photo', '1,200 photos', '2 entries')
@@ -108,19 +108,19 @@ def count_of(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def say(message: str) -> None:
-    """One line worth keeping, on the terminal or in a log."""
+    """Print one line worth keeping, on the terminal or in a log."""
     if not _silent:
         console.print(message, soft_wrap=True, markup=False)
 
 
 def warn(message: str) -> None:
-    """Something odd that does not stop the work."""
+    """Print a warning about something that does not stop the work."""
     if not _silent:
         console.print(f"[yellow]warning:[/yellow] {escape(message)}", soft_wrap=True)
 
 
 def say_epoch(label: str, epoch: str, figures: Mapping[str, Any], *, note: str) -> None:
-    """What came of an epoch on dev."""
+    """Print the results of an epoch on dev."""
     say(
         f"{label}: epoch {epoch}  dev rsum {figures['rsum']:.1f}  "
         f"R@1 {figures['i2t_r1']:.1f} i2t, {figures['t2i_r1']:.1f} t2i"
@@ -129,7 +129,7 @@ def say_epoch(label: str, epoch: str, figures: Mapping[str, Any], *, note: str) 
 
 
 class EventLog:
-    """Appends what happened to a JSON-lines file, each line with its time."""
+    """Appends events to a JSON-lines file, each line with its time."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path

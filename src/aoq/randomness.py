@@ -1,8 +1,8 @@
-"""All randomness of training follows from (seed, epoch, step), and from nothing else.
+"""Derives all randomness of training from (seed, epoch, step), and from nothing else.
 
-No generator state has to be kept: a run continued at a step draws the same order, the same
+No generator state has to be saved: a run continued at a step draws the same order, the same
 offline negatives and the same dropout as one that was never interrupted. Processes that share a
-step draw the same and take their share of it; only dropout differs from one to the next.
+step make the same draws and take their share of them; only dropout differs between processes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from aoq.types import Ids
 
 
 def generator(seed: int, *, epoch: int, step: int) -> np.random.Generator:
-    """The draws of one step, whoever takes part in it."""
+    """Return the generator for the draws of one step, equal in every process."""
     return np.random.default_rng([seed, 1, epoch, step])
 
 
 def epoch_order(n_pairs: int, *, seed: int, epoch: int) -> Ids:
-    """The order in which an epoch visits the positive pairs."""
+    """Return the order in which an epoch visits the positive pairs."""
     return np.random.default_rng([seed, 2, epoch]).permutation(n_pairs)
 
 

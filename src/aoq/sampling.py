@@ -2,9 +2,9 @@
 
 For a positive pair (i, t): a text t_off from the image's list, an image i_off from the text's
 list, the image i~_off of t_off and a text t~_off of i_off. Every draw follows from
-(seed, epoch, step) alone, so a continued run draws what an uninterrupted one would have drawn, and
-processes that share a step each know what all of them draw. Lists may be deeper than the draws:
-the depth of training is set without mining again.
+(seed, epoch, step) alone, so a continued run makes the draws of an uninterrupted one, and
+processes that share a step each know all its draws. Lists may be deeper than the draws, so the
+depth of training can be changed without mining again.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class OfflineNegatives:
     valid: Bools  # whether both derived pairs, (i_off, t_off) and the partners, are negatives
 
     def __getitem__(self, rows: slice) -> OfflineNegatives:
-        """Those of some of the pairs."""
+        """Return those of some of the pairs."""
         return OfflineNegatives(*(getattr(self, part.name)[rows] for part in fields(self)))
 
 
 @cache
 def _normal_weights(length: int) -> npt.NDArray[np.float64]:
-    """How often each rank of a list is drawn from a normal around its middle.
+    """Return how often each rank of a list is drawn from a normal around its middle.
 
-    Sigma is a sixth of the length, so the list ends three sigma from its middle. What lies beyond
-    is left out, not moved to the ends: the hardest candidate would get sixteen times its share
-    of a list of 300.
+    Sigma is a sixth of the length, so the list ends three sigma from its middle. Ranks beyond the
+    list are left out, not moved to its ends: the hardest candidate would get sixteen times its
+    share of a list of 300.
     """
     below = [NormalDist().cdf(edge) for edge in np.linspace(-3, 3, length + 1)]
     weights = np.diff(below)
@@ -56,7 +56,7 @@ def _normal_weights(length: int) -> npt.NDArray[np.float64]:
 
 
 class OfflineSampler:
-    """Draws from the first `depth` candidates of every list."""
+    """Draws offline negatives from the first `depth` candidates of every list."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class OfflineSampler:
             warn(
                 f"negatives are drawn from {self._texts.shape[1]} texts and "
                 f"{self._images.shape[1]} images instead of {config.depth_texts} and "
-                f"{config.depth_images}: the lists are no deeper."
+                f"{config.depth_images}: the lists are not deeper."
             )
 
     def draw(self, image_ids: Ids, text_ids: Ids, *, epoch: int, step: int) -> OfflineNegatives:
-        """The offline negatives of the pairs of one step."""
+        """Return the offline negatives of the pairs of one step."""
         _require_ids("image_ids", image_ids, len(text_ids), stop=self.positives.n_images)
         _require_ids("text_ids", text_ids, len(image_ids), stop=self.positives.n_texts)
         random = generator(self.seed, epoch=epoch, step=step)
@@ -108,7 +108,7 @@ class OfflineSampler:
         return OfflineNegatives(images, texts, partner_images, partner_texts, valid)
 
     def _draw(self, image_ids: Ids, text_ids: Ids, random: np.random.Generator) -> tuple[Ids, Ids]:
-        """One text and one image for each pair."""
+        """Draw one text and one image for each pair."""
         n_texts, n_images = self._texts.shape[1], self._images.shape[1]
         text_ranks = self._draw_ranks(n_texts, len(image_ids), random)
         if self.config.ranks == "coupled":
@@ -120,16 +120,16 @@ class OfflineSampler:
         return texts, images
 
     def _draw_ranks(self, length: int, size: int, random: np.random.Generator) -> Ids:
-        """Places in lists of one length."""
+        """Draw ranks in lists of one length."""
         if self.config.draws == "normal":
             return random.choice(length, size=size, p=_normal_weights(length))
         return random.integers(length, size=size)
 
     def _search(self, image_id: int, text_id: int, random: np.random.Generator) -> tuple[int, int]:
-        """Uniform over the combinations that do not belong together; the hardest if none is left.
+        """Draw uniformly from all combinations that do not belong together.
 
-        `draws` and `ranks` do not count here. Where none is left, the derived pairs of this pair
-        are marked as not valid.
+        `draws` and `ranks` have no effect here. If no combination is left, the hardest one is
+        returned, and the derived pairs of this pair are marked as invalid.
         """
         texts, images = self._texts[image_id], self._images[text_id]
         wrong = np.argwhere(~self.positives.contains(images[None, :], texts[:, None]))
@@ -138,7 +138,7 @@ class OfflineSampler:
 
     @staticmethod
     def _partners(positives: Positives, anchors: Ids, random: np.random.Generator) -> Ids:
-        """One positive of each anchor, uniformly."""
+        """Draw one positive of each anchor, uniformly."""
         starts, counts = positives.starts[anchors], positives.texts_per_image()[anchors]
         chosen = starts + random.integers(counts)
         partners: Ids = positives.pairs[chosen, 1]
@@ -146,7 +146,7 @@ class OfflineSampler:
 
 
 def _require_ids(name: str, ids: Ids, count: int, *, stop: int) -> None:
-    """Refuse what is not one id for each pair of the step."""
+    """Raise a `UserError` unless `ids` holds one id for each pair of the step."""
     array = np.asarray(ids)
     if array.dtype.kind not in "iu" or array.shape != (count,):
         raise UserError(

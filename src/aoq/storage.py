@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and content hashes.
+"""Atomic files (complete or absent), and content hashes.
 
 Every file is written under a temporary name in its own folder and renamed when it is complete,
 so an interruption leaves the previous version or nothing.
@@ -43,7 +43,7 @@ EVENTS = "events.jsonl"
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; it becomes `path` when the block ends without an error."""
+    """Yield a temporary path to write to; it becomes `path` if the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
@@ -51,7 +51,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
             temporary.touch()
             mode = temporary.stat().st_mode
             yield temporary
-            temporary.chmod(mode)  # some writers put a file of their own there, for nobody else
+            temporary.chmod(mode)  # some writers create a private file (mode 600)
             record(path, content=temporary)
             temporary.replace(path)
     finally:
@@ -60,16 +60,16 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path, *, what: str) -> Iterator[Path]:
-    """A temporary folder to fill; it becomes `path` when the block ends without an error.
+    """Yield a temporary folder to fill; it becomes `path` if the block ends without an error.
 
-    Its manifest says `what` it is, and lists all that it holds.
+    Its manifest says `what` it is, and lists all its files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, of=path.name)
     temporary = _temporary(path)
     temporary.mkdir()
     try:
-        with locked(temporary), disk_errors(path, written=temporary):  # locked: it is no leftover
+        with locked(temporary), disk_errors(path, written=temporary):  # locked: not a leftover
             create_manifest(temporary, what)
             yield temporary
             record_rest(temporary)
@@ -80,12 +80,12 @@ def atomic_folder(path: Path, *, what: str) -> Iterator[Path]:
 
 
 def _temporary(path: Path) -> Path:
-    """A name beside a path that `remove_leftovers` knows."""
+    """Return a name beside a path that `remove_leftovers` recognises."""
     return _beside(path, f".{path.name}.{secrets.token_hex(4)}.part")
 
 
 def _beside(path: Path, name: str) -> Path:
-    """A name beside a path, which is not the root or a folder that this process works in."""
+    """Return a name beside a path, unless it is the root or contains the working folder."""
     if Path.cwd().is_relative_to(path.resolve()):
         raise UserError(
             f"{path} is the folder you are in, or above it, and cannot be replaced; name another."
@@ -96,7 +96,7 @@ def _beside(path: Path, name: str) -> Path:
 def remove_leftovers(folder: Path, *, of: str = "*") -> None:
     """Remove what a killed process had begun to write in `folder`, under the name `of`.
 
-    A folder that is being filled is known by its lock; for files, `folder` has to be locked.
+    A lock marks a folder that is still being filled; for files, `folder` has to be locked.
     """
     for leftover in folder.glob(LEFTOVER.format(of if of == "*" else glob.escape(of))):
         if leftover.is_file():
@@ -107,9 +107,9 @@ def remove_leftovers(folder: Path, *, of: str = "*") -> None:
 
 @contextmanager
 def replacing_folder(path: Path, *, what: str, check: Callable[[], None]) -> Iterator[Path]:
-    """Like `atomic_folder`, also over a folder that is there, which stays whole until then.
+    """Yield a folder to fill like `atomic_folder`; an existing one stays whole until then.
 
-    `check` may refuse at once, and still when the new one is complete: much can happen meanwhile.
+    `check` may raise an error at the start, and again when the new folder is complete.
     """
     before = _beside(path, f".{path.name}.before")
     _settle_replacement(path, before)
@@ -125,8 +125,8 @@ def replacing_folder(path: Path, *, what: str, check: Callable[[], None]) -> Ite
 
 
 def _settle_replacement(path: Path, before: Path) -> None:
-    """End a replacement, or undo it where the new folder is not there: also one that was killed."""
-    if read_manifest(before) is None:  # somebody's own
+    """Finish a replacement, or undo it if the new folder is missing, also after a kill."""
+    if read_manifest(before) is None:  # not a folder of aoq
         return
     if not path.exists():
         before.replace(path)
@@ -136,19 +136,19 @@ def _settle_replacement(path: Path, before: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder that aoq wrote, at once for all who look; never with a file of others."""
+    """Remove a folder that aoq wrote, in one step; never with files of others in it."""
     require_own_files(path)
     shutil.rmtree(path.replace(_temporary(path)))
 
 
 def require_own_files(folder: Path) -> None:
-    """Refuse to remove a folder that holds files which aoq did not write."""
+    """Raise a `UserError` if a folder holds files that aoq did not write."""
     foreign = foreign_files(folder)
     if foreign:
         more = f" and {len(foreign) - 1:,} more" if len(foreign) > 1 else ""
         raise UserError(
-            f"{folder} holds {foreign[0].relative_to(folder)}{more}, which aoq did not write, or "
-            "not as it is, so nothing is removed; move it away, or choose another folder."
+            f"{folder} holds {foreign[0].relative_to(folder)}{more}, which aoq did not write or "
+            "which has changed, so nothing is removed; move it away, or choose another folder."
         )
 
 
@@ -174,20 +174,20 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
-    import numpy as np  # which commands that only look at files do without
+    import numpy as np  # slow; commands that only read files do not need it
 
     with atomic_file(path) as temporary, temporary.open("wb") as file:
         np.save(file, array)
 
 
 def append_json_line(path: Path, value: dict[str, Any]) -> None:
-    """Add one line to a log that ends as it did when the last line was added."""
+    """Append one line to a log that ends as it did after the last line."""
     with disk_errors(path):
         append_checked(path, json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
-    """Read all lines of a log; a last line that a crash cut short is left out."""
+    """Read all lines of a log, except a last line that a crash cut short."""
     path = Path(path)
     if not path.exists():
         return []
@@ -199,7 +199,7 @@ def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
 
 
 def parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """Parse one line of a log; a damaged one is an error that names it."""
+    """Parse one line of a log; the error for a damaged line names it."""
     with suppress(ValueError):
         value = json.loads(line)
         if isinstance(value, dict):
@@ -211,13 +211,13 @@ def parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file's content, as hex."""
+    """Return the SHA-256 of a file's content, as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def hash_parts(*parts: bytes | memoryview) -> str:
-    """SHA-256 of some bytes and contiguous arrays, one after the other, as hex."""
+    """Return the SHA-256 of bytes and contiguous arrays, one after the other, as hex."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -225,14 +225,14 @@ def hash_parts(*parts: bytes | memoryview) -> str:
 
 
 def cache_folder() -> Path:
-    """`AOQ_CACHE`, or `aoq` in the user's cache folder."""
+    """Return `AOQ_CACHE`, or `aoq` in the user's cache folder."""
     if own := os.environ.get("AOQ_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aoq"
 
 
 def is_vacant(path: Path) -> bool:
-    """Whether something can be written there: nothing, or an empty folder but for leftovers."""
+    """Return whether a path can be written: absent, or a folder with nothing but leftovers."""
     if not path.is_dir():
         return not path.exists()
     return all(item.name == NAME or is_leftover(Path(item.name)) for item in path.iterdir())
@@ -240,7 +240,7 @@ def is_vacant(path: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path, *, doing: str = "trained") -> Iterator[None]:
-    """Nobody else writes to a folder that says so, where the system and the disk know locks."""
+    """Lock a folder against other writers, where the system and the disk support locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -261,7 +261,7 @@ def locked(folder: Path, *, doing: str = "trained") -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool | None:
-    """Whether somebody writes to a folder; None where the system or the disk cannot tell."""
+    """Return whether a process writes to a folder; None if the system or disk has no locks."""
     try:
         import fcntl
 

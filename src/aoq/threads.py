@@ -1,12 +1,12 @@
 """How many threads compute: workers that each compute alone, or a number found by measuring.
 
 Threads that share every operation wait for the slowest of them; beside other programs two are often
-slower than one. Encoding, mining and ranking therefore deal batches and blocks out to workers: a
-core that computes a block alone waits for nobody, and what it computes does not depend, to the last
+slower than one. Encoding, mining and ranking therefore distribute batches and blocks to workers: a
+core that computes a block alone waits for no other, and its result does not depend, to the last
 bit, on how many others there are.
 
-The steps of a training follow each other and cannot be dealt out, and the order of their sums does
-depend on the number of threads. It is measured before the first step, and again where steps have
+The steps of a training follow each other and cannot be distributed, and the order of their sums
+does depend on the number of threads. It is measured before the first step, and again if steps have
 become much slower.
 """
 
@@ -27,12 +27,12 @@ import torch
 
 Result = TypeVar("Result")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_FEWEST = 100  # units of work for which measuring pays
+_FEWEST = 100  # minimum units of work for which measuring pays off
 _TURNS = 5
-_SHARE = 0.03  # of all the work: measuring ends with the turn that goes beyond
-_COMPARED = 20  # units whose median tells how fast the work is
+_SHARE = 0.03  # of all the work: measuring ends after the turn that exceeds it
+_COMPARED = 20  # units whose median gives the speed
 _MUCH_SLOWER = 2.0
-_WORTH_IT = 1.1  # how much faster another number has to be to replace the one in use
+_WORTH_IT = 1.1  # speed-up that another number needs to replace the current one
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Workers:
     count: int
 
     def map(self, function: Callable[..., Result], *arguments: Iterable[Any]) -> Iterator[Result]:
-        """Results in the order of the arguments, which are read, and held, a few at a time."""
+        """Yield results in the order of the arguments, which are read a few at a time."""
         under_way: deque[Future[Result]] = deque()
         for some in zip(*arguments, strict=True):
             under_way.append(self.pool.submit(function, *some))
@@ -53,9 +53,9 @@ class Workers:
 
 @contextmanager
 def worker_threads(device: str | torch.device = "cpu") -> Iterator[Workers]:
-    """As many threads as torch would use for one operation; until they end, none uses several.
+    """Start as many workers as torch has threads; meanwhile no operation uses several threads.
 
-    A device other than the processor gets one thread: it shares operations out by itself.
+    Other devices than the CPU get one worker: they parallelise operations themselves.
     """
     before = torch.get_num_threads()
     count = before if torch.device(device).type == "cpu" else 1
@@ -70,7 +70,7 @@ def worker_threads(device: str | torch.device = "cpu") -> Iterator[Workers]:
 
 @contextmanager
 def using_threads(number: int) -> Iterator[None]:
-    """Let torch use so many threads for one operation; afterwards as many as before."""
+    """Let torch use this many threads per operation; restore the previous number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -81,27 +81,27 @@ def using_threads(number: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ThreadChoice:
-    """A number of threads, and the median seconds of a unit with each number that was tried."""
+    """A number of threads, and the median seconds per unit for each number that was tried."""
 
     threads: int
     seconds: dict[int, float] = field(default_factory=dict)
 
     def beats(self, threads: int) -> bool:
-        """Whether it was measured to be clearly faster than the number in use."""
+        """Return whether it was measured to be clearly faster than the number in use."""
         if not {self.threads, threads} <= self.seconds.keys():
             return False
         return self.seconds[threads] > _WORTH_IT * self.seconds[self.threads]
 
 
 class Pace:
-    """Notices that units of work take much longer than they did at first."""
+    """Detects that units of work take much longer than they did at first."""
 
     def __init__(self) -> None:
         self._first: list[float] = []
         self._last: deque[float] = deque(maxlen=_COMPARED)
 
     def slows(self, seconds: float) -> bool:
-        """Add the time of a unit; true where the last ones took far longer than the first."""
+        """Add the time of a unit; return whether the last ones were far slower than the first."""
         if len(self._first) < _COMPARED:
             self._first.append(seconds)
             return False
@@ -113,10 +113,10 @@ class Pace:
 def choose_threads(
     unit: Callable[[], object], *, units: int, clock: Callable[[], float] = time.perf_counter
 ) -> ThreadChoice:
-    """The number of threads with which `unit`, one of so many `units`, is fastest.
+    """Choose the number of threads with which `unit` is fastest; there are `units` of them.
 
     All threads, half of them and one take turns; the first unit is not counted. A number that the
-    user has set stays; so does torch's own where the work is too short to measure.
+    user has set is kept; so is torch's own if the work is too short to measure.
     """
     most = torch.get_num_threads()
     if most == 1 or units < _FEWEST or is_set_by_user():
@@ -138,9 +138,9 @@ def choose_threads(
 
 
 def is_set_by_user() -> bool:
-    """Whether the environment or a call of torch.set_num_threads says how many threads to use.
+    """Return whether the environment or torch.set_num_threads sets the number of threads.
 
-    A call with the very number that torch would choose cannot be told from none.
+    A call with the number that torch would choose anyway cannot be detected.
     """
     if any(os.environ.get(name) for name in _VARIABLES):
         return True
@@ -148,7 +148,7 @@ def is_set_by_user() -> bool:
 
 
 def _numbers_of_torch() -> set[int]:
-    """What torch may choose by itself: the processors, or the cores, that this process may use."""
+    """Return torch's possible defaults: the processors, or the cores, of this process."""
     if not hasattr(os, "sched_getaffinity"):
         processors = os.cpu_count() or 1
         return {processors, max(1, processors // 2)}

@@ -1,11 +1,11 @@
-"""The nouns that every stage shares, and the one legend of tensor shapes.
+"""The types that all stages share, and the one legend of tensor shapes.
 
     B  pairs in a batch          R  regions of an image     D  width of the joint space
     N  images                    T  words of a text         F  width of the region features
     M  texts                     V  words in the vocabulary  h  depth of a candidate list
 
 Images and texts are numbered 0..N-1 and 0..M-1 inside a data set (`_ids`) and 0..B-1 inside a
-batch (`_idx`). A score is higher where image and text are closer, always.
+batch (`_idx`). A higher score always means that image and text are closer.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ Bools = npt.NDArray[np.bool_]
 def require_tensor(
     name: str, value: object, *shapes: tuple[int | str, ...], of: Literal["fraction", "int", "bool"]
 ) -> None:
-    """Refuse all but tensors of one of these shapes; a letter is any size, the same throughout.
+    """Raise a `UserError` unless `value` is a tensor of one of these shapes.
 
-    Broadcasting would make a wrong result of a wrong shape without a word. Only shape and dtype are
-    looked at, so that nothing waits for a GPU.
+    A letter stands for any size, the same throughout. Broadcasting would turn a wrong shape into a
+    wrong result without an error. Only shape and dtype are checked, so that nothing waits for a
+    GPU.
     """
     import torch
 
@@ -58,7 +59,7 @@ def require_tensor(
 
 
 def require_count(name: str, value: object, *, least: int = 1) -> None:
-    """Refuse what is no whole number, or a smaller one."""
+    """Raise a `UserError` unless `value` is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < least:
         raise UserError(f"{name} is {value!r}; expected a whole number, at least {least}.")
 
@@ -73,7 +74,7 @@ def _has_shape(found: Sequence[int], wanted: tuple[int | str, ...]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Positives:
-    """Which image belongs to which text, as a relation: any number of texts an image.
+    """Which image belongs to which text, as a relation with any number of texts per image.
 
     `pairs` (P, 2) holds image and text ids, sorted by image, then text, without repeats.
 
@@ -95,7 +96,7 @@ class Positives:
     def from_pairs(
         cls, pairs: Iterable[tuple[int, int]] | Ids, *, n_images: int, n_texts: int
     ) -> Positives:
-        """Sort and deduplicate `pairs`; other shapes, and ids outside the data set, are refused."""
+        """Sort and deduplicate `pairs`; reject other shapes, and ids outside the data set."""
         array = np.asarray(list(pairs) if not isinstance(pairs, np.ndarray) else pairs)
         if not array.size:
             array = np.empty((0, 2), np.int64)
@@ -127,20 +128,20 @@ class Positives:
         )
 
     def texts_of(self, image_id: int) -> Ids:
-        """The texts that belong to one image, in rising order."""
+        """Return the texts that belong to one image, in ascending order."""
         start, stop = self.starts[image_id : image_id + 2]
         return self.pairs[start:stop, 1]
 
     def images_of(self, text_id: int) -> Ids:
-        """The images that belong to one text, in rising order."""
+        """Return the images that belong to one text, in ascending order."""
         return self.swapped.texts_of(text_id)
 
     def texts_per_image(self) -> Ids:
-        """How many texts each image has. (N,)"""
+        """Return the number of texts of each image. (N,)"""
         return np.diff(self.starts)
 
     def contains(self, image_ids: npt.ArrayLike, text_ids: npt.ArrayLike) -> Bools:
-        """Whether each image and text belong together; the two broadcast against each other."""
+        """Return whether images and texts belong together; the arguments are broadcast."""
         keys = np.asarray(image_ids, np.int64) * self.n_texts + np.asarray(text_ids, np.int64)
         if not len(self._keys):
             return np.zeros(keys.shape, dtype=bool)
@@ -148,7 +149,7 @@ class Positives:
         return np.asarray(self._keys[found] == keys)
 
     def of_images(self, image_ids: Ids) -> Positives:
-        """The relation of some images only, numbered in this order."""
+        """Return the relation of some images only, numbered in this order."""
         starts, counts = self.starts[image_ids], self.texts_per_image()[image_ids]
         first = np.cumsum(counts) - counts
         places = np.arange(counts.sum()) + np.repeat(starts - first, counts)
@@ -157,7 +158,7 @@ class Positives:
         return Positives(pairs, n_images=len(image_ids), n_texts=self.n_texts)
 
     def within(self, images: slice, texts: slice) -> tuple[Ids, Ids]:
-        """The pairs inside a block of the score matrix, as row and column of that block."""
+        """Return the pairs inside a block of the score matrix, as its rows and columns."""
         start, stop = self.starts[[images.start, images.stop]]
         rows, columns = self.pairs[start:stop].T
         inside = (columns >= texts.start) & (columns < texts.stop)
@@ -200,9 +201,9 @@ class Texts:
 
 @dataclass(frozen=True)
 class Encoding:
-    """What an encoder makes of images or texts: one vector each, or one a region or word.
+    """The output of an encoder for images or texts: one vector each, or one per region or word.
 
-    `context` carries the region states that an auxiliary loss reads; scoring never looks at it.
+    `context` carries the region states that an auxiliary loss reads; scoring ignores it.
     """
 
     vectors: Tensor  # (N, D) or (N, L, D)
@@ -252,7 +253,7 @@ class AlignedIdx:
 class StepBatch:
     """What one process reads of a batch: its positive pairs, and in round two their negatives.
 
-    Every image and text is there once, however many roles it plays; the roles say where it is.
+    Every image and text is present once, however many roles it has; the roles index into them.
     Where several processes share a batch of B pairs, each reads b of them.
 
     pairs     (i, t): the positive pairs
@@ -267,4 +268,4 @@ class StepBatch:
     offline: AlignedIdx | None = None
     partners: AlignedIdx | None = None
     derived_mask: Tensor | None = None  # (B,), true where both derived pairs are negatives
-    share: float = 1.0  # b by the pairs of the whole step
+    share: float = 1.0  # b divided by the pairs of the whole step

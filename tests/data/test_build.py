@@ -120,7 +120,7 @@ def test_what_exists_stays_unless_forced(tmp_path: Path, records: list[Record]) 
     [
         {"thesis.tex": "years of work"},
         {"dataset.json": '{"dataset": "flickr8k", "images": []}', "a.jpg": "a picture"},
-        {"dataset.json": "no JSON"},
+        {"dataset.json": "not a JSON"},
         {"config.toml": "[model]"},
     ],
 )
@@ -161,7 +161,7 @@ def test_a_forced_build_that_fails_leaves_the_earlier_one(
     build_dataset(records, tmp_path / "built", name="mine")
     records[1].picture.write_text("no picture")
     before = contents(tmp_path)
-    with pytest.raises(UserError, match=r"1\.png is no picture"):
+    with pytest.raises(UserError, match=r"1\.png is not a picture"):
         build_dataset(records, tmp_path / "built", name="other", force=True)
     assert contents(tmp_path) == before
     assert open_dataset(tmp_path / "built", "train").name == "mine"
@@ -189,8 +189,8 @@ def test_records_that_are_no_data_set_are_refused(tmp_path: Path, records: list[
         "no caption or an empty one": [replace(first, captions=(" ",))],
         "image 0 has 1 captions and 2 ids": [replace(first, caption_ids=("a", "b"))],
         "image 0 has no picture at": [replace(first, picture=tmp_path / "none.png")],
-        "The caption id 0#0 is there twice": [first, replace(records[1], caption_ids=("0#0", "x"))],
-        "The image id image 0 is there twice": [first, replace(first, caption_ids=("x",))],
+        "The caption id 0#0 occurs twice": [first, replace(records[1], caption_ids=("0#0", "x"))],
+        "The image id image 0 occurs twice": [first, replace(first, caption_ids=("x",))],
     }
     before = contents(tmp_path)
     for sentence, bad in cases.items():
@@ -211,7 +211,7 @@ def test_a_data_set_that_holds_the_pictures_is_never_replaced(
         if picture.parent.name == "pictures":
             picture.symlink_to(inside)
         moved = [replace(records[0], picture=picture), *records[1:]]
-        with pytest.raises(UserError, match=rf"{spelling} holds .*0\.png, which is to be read"):
+        with pytest.raises(UserError, match=rf"{spelling} holds .*0\.png, which is an input"):
             build_dataset(moved, tmp_path / spelling, name="mine", force=True)
         assert inside.is_file()
 
@@ -222,7 +222,7 @@ def test_a_picture_that_is_a_link_in_the_data_set_is_kept_too(
     build_dataset(records, tmp_path / "built", name="mine")
     link = tmp_path / "built" / "0.png"
     link.symlink_to(records[0].picture)
-    with pytest.raises(UserError, match=r"built holds .*0\.png, which is to be read"):
+    with pytest.raises(UserError, match=r"built holds .*0\.png, which is an input"):
         build_dataset([replace(records[0], picture=link)], tmp_path / "built", name="m", force=True)
     assert link.is_symlink()
 

@@ -141,7 +141,7 @@ def test_a_row_a_caption_that_does_not_repeat_is_refused(tmp_path: Path) -> None
 def test_a_row_a_caption_in_no_fives_is_refused(tmp_path: Path) -> None:
     write_precomp(tmp_path, "dev", features(7, 4), n_captions=7)
     report = refusal(tmp_path, "dev")
-    assert "dev_ims.npy has a row a caption, 7" in report
+    assert "dev_ims.npy has a row per caption, 7" in report
     assert "`aoq data build captions.jsonl --features REGIONS`" in report
 
 
@@ -196,7 +196,7 @@ def test_an_empty_caption_and_no_utf8_are_refused_with_their_line(tmp_path: Path
     captions.write_bytes(b"one\n\nthree\nfour\nfive\n")
     assert "dev_caps.txt, line 2: the caption is empty" in refusal(tmp_path, "dev")
     captions.write_bytes(b"one\ntwo\nthr\xff\nfour\nfive\n")
-    assert "dev_caps.txt, line 3: byte 0xff is no UTF-8" in refusal(tmp_path, "dev")
+    assert "dev_caps.txt, line 3: byte 0xff is not UTF-8" in refusal(tmp_path, "dev")
 
 
 def test_ids_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
 def test_what_is_no_data_set_is_told_what_was_looked_for(tmp_path: Path) -> None:
     assert "dataset.json nor files like train_ims.npy" in refusal(tmp_path, "train")
     moved = refusal(tmp_path / "none", "train")
-    assert "none is no folder; name the folder of a data set" in moved
-    assert "if one was moved, name its place with --data FOLDER." in moved
+    assert "none is not a folder; name the folder of a data set" in moved
+    assert "if it was moved, name its place with --data FOLDER." in moved
     write_precomp(tmp_path, "dev", features(1, 2, 3), n_captions=5)
     assert "has no split 'test'; it holds dev" in refusal(tmp_path, "test")
     with pytest.raises(UserError, match="no split 'train' to take words from"):
@@ -225,16 +225,16 @@ def test_what_is_no_data_set_is_told_what_was_looked_for(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"pairs": [[0, 0], [1, 9]]}, "train.json, pairs[1]: [1, 9] is no pair"),
-        ({"pairs": [[0, 0], [-1, 1]]}, "train.json, pairs[1]: [-1, 1] is no pair"),
+        ({"pairs": [[0, 0], [1, 9]]}, "train.json, pairs[1]: [1, 9] is not a pair"),
+        ({"pairs": [[0, 0], [-1, 1]]}, "train.json, pairs[1]: [-1, 1] is not a pair"),
         ({"pairs": [[0, 10**90]]}, "train.json, pairs[0]: [0, 1000"),
-        ({"pairs": [[0, 0.5]]}, "train.json, pairs[0]: [0, 0.5] is no pair"),
-        ({"pairs": [[0, 1, 2]]}, "train.json, pairs[0]: [0, 1, 2] is no pair"),
+        ({"pairs": [[0, 0.5]]}, "train.json, pairs[0]: [0, 0.5] is not a pair"),
+        ({"pairs": [[0, 1, 2]]}, "train.json, pairs[0]: [0, 1, 2] is not a pair"),
         ({"pairs": None}, "train.json: pairs is None; expected a list; build the data set again"),
         ({"pairs": [[0, 0], [1, 1]]}, "train.json, captions[2]: t2 has no image"),
         ({"captions": [{"id": "t0"}]}, "train.json, captions[0]: text is None; expected words"),
         ({"captions": [{"id": 3, "text": "a"}]}, "train.json, captions[0]: id is 3; expected text"),
-        ({"captions": ["a"]}, "train.json, captions[0]: 'a' is no JSON object"),
+        ({"captions": ["a"]}, "train.json, captions[0]: 'a' is not a JSON object"),
         ({"images": {}}, "train.json: images is {}; expected a list"),
         ({"images": [{"id": None, "picture": "x"}]}, "train.json, images[0]: id is None"),
         ({"images": [{"id": "x", "picture": 4}]}, "train.json, images[0]: picture is 4"),
@@ -281,7 +281,7 @@ def test_a_built_folder_with_other_rows_or_another_version_is_refused(tmp_path: 
     (tmp_path / "dataset.json").write_text('{"version": 99}')
     assert "dataset.json is not of version 1" in refusal(tmp_path, "train")
     (tmp_path / "dataset.json").write_text('{"version"')
-    assert "dataset.json, line 1: no valid JSON" in refusal(tmp_path, "train")
+    assert "dataset.json, line 1: not valid JSON" in refusal(tmp_path, "train")
 
 
 def test_opening_a_data_set_needs_neither_torch_nor_pillow() -> None:
@@ -345,11 +345,11 @@ def test_a_part_of_images_read_on_demand_is_not_read() -> None:
         ({"images": np.array([["a"], ["b"]])}, "images is an array of <U1"),
         ({"images": np.zeros((0, 2, 2))}, "the shape (0, 2, 2)"),
         ({"images": Reader(features(0, 2))}, "images is empty"),
-        ({"captions": ["one", " ", "three"]}, "captions[1]: ' ' is no caption"),
-        ({"captions": ["one", None, "three"]}, "captions[1]: None is no caption"),
+        ({"captions": ["one", " ", "three"]}, "captions[1]: ' ' is not a caption"),
+        ({"captions": ["one", None, "three"]}, "captions[1]: None is not a caption"),
         ({"captions": [*CAPTIONS, "four"]}, "captions[3]: train#3 has no image"),
-        ({"pairs": [*PAIRS, (2, 0)]}, "pairs[3]: [2, 0] is no pair; expected the number of"),
-        ({"pairs": [*PAIRS, (0, -1)]}, "pairs[3]: [0, -1] is no pair"),
+        ({"pairs": [*PAIRS, (2, 0)]}, "pairs[3]: [2, 0] is not a pair; expected the number of"),
+        ({"pairs": [*PAIRS, (0, -1)]}, "pairs[3]: [0, -1] is not a pair"),
         ({"pairs": [(0, 0), (1,)]}, "expected rows of two numbers"),
         ({"pairs": [(0, 0.5)]}, "expected rows of two numbers"),
         ({"pairs": []}, "pairs is []; expected rows of two numbers"),

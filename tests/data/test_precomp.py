@@ -62,7 +62,7 @@ def test_the_vocabulary_may_lie_where_scan_keeps_it(folder: Path) -> None:
 
 def test_numbers_without_a_vocabulary_are_refused_with_what_to_do(folder: Path) -> None:
     (folder / "f30k_vocab.json").unlink()
-    with pytest.raises(UserError, match=r"no vocabulary lies with it; copy .* f30k_precomp_vocab"):
+    with pytest.raises(UserError, match=r"no vocabulary; copy .* f30k_precomp_vocab"):
         open_dataset(folder, "train")
 
 
@@ -73,7 +73,7 @@ def test_what_is_no_word_of_the_vocabulary_is_refused_with_its_line(
     path = folder / "train_precaps.txt"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:2], line, *lines[3:]]) + "\n")
-    with pytest.raises(UserError, match=r"train_precaps.txt, line 3: .*expected numbers of words"):
+    with pytest.raises(UserError, match=r"train_precaps.txt, line 3: .*expected word numbers"):
         open_dataset(folder, "train")
 
 
@@ -98,13 +98,13 @@ def test_ids_are_given_once_an_image_or_once_a_caption(
 
 def test_ids_that_are_not_in_the_order_of_the_captions_are_refused(tmp_path: Path) -> None:
     write_ids(tmp_path, ["x"] * 5 + ["y"] * 4 + ["z"] + ["z"] * 4 + ["y"])
-    with pytest.raises(UserError, match=r"dev_ids.txt, lines 6 to 10: .*, 2 such fives in all"):
+    with pytest.raises(UserError, match=r"dev_ids.txt, lines 6 to 10: .*, 2 such groups in all"):
         read_ids(tmp_path, "dev", n_images=3)
 
 
 def test_another_number_of_ids_is_refused(tmp_path: Path) -> None:
     write_ids(tmp_path, ["x", "y", "z"])
-    with pytest.raises(UserError, match="has 3 ids; expected 2, one an image, or 10"):
+    with pytest.raises(UserError, match="has 3 ids; expected 2, one per image, or 10"):
         read_ids(tmp_path, "dev", n_images=2)
 
 

@@ -55,8 +55,8 @@ def test_a_published_vocabulary_of_scan_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("no json", "is no vocabulary"),
-        ("[]", "is no vocabulary"),
+        ("no json", "is not a vocabulary"),
+        ("[]", "is not a vocabulary"),
         ('{"word2idx": {"a": 7}}', "without gaps"),
         ('{"word2idx": {"a": 0, "b": 1, "c": 2, "d": 3}}', "ids 0 to 3"),
     ],

@@ -141,6 +141,6 @@ def test_a_signal_ends_the_program_after_the_step_and_nothing_is_lost(
     process.send_signal(number)
     _, message = process.communicate(timeout=60)
     assert process.returncode == code, message
-    assert "the same command goes on from what is kept" in message
+    assert "the same command resumes from what is kept" in message
     aoq_run(recipe, out)
     assert_same(uninterrupted, out)

@@ -70,12 +70,12 @@ def test_a_folder_of_rounds_stands_for_one_of_them(runs, tmp_path):
     assert lists.is_file()
     assert f"aoq mine inspect '{lists}'" in " ".join(mined.stderr.split())
     same = aoq("evaluate", tmp_path / "my run", best_round(tmp_path / "my run").path, "--paired")
-    assert "is named twice" in same.stderr
+    assert "is given twice" in same.stderr
 
 
 def test_an_ensemble_is_of_different_runs_and_does_not_take_the_place_of_one(runs, tmp_path):
     twice = aoq("evaluate", runs[0], runs[1], runs[0])
-    assert (twice.returncode, "is named twice" in twice.stderr) == (2, True)
+    assert (twice.returncode, "is given twice" in twice.stderr) == (2, True)
     shutil.copytree(runs[0], tmp_path / "ensemble")
     hidden = aoq("evaluate", "ensemble", runs[1], cwd=tmp_path)
     assert (hidden.returncode, "name it ./ensemble/" in hidden.stderr) == (2, True)
@@ -91,7 +91,7 @@ def test_a_round_under_way_is_judged_with_a_word_about_it(runs, tmp_path):
     done = aoq("evaluate", tmp_path / "run")
     told = " ".join(done.stderr.split())
     assert "has no round-two yet" in told
-    assert "has trained 3 of 50 epochs; the best weights so far are taken" in told
+    assert "has trained 3 of 50 epochs; the best weights so far are used" in told
     finished = aoq("evaluate", runs[0])
     assert "taken" not in finished.stderr
 
@@ -134,7 +134,7 @@ def test_paired_compares_the_second_run_with_the_first(runs):
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--paired"], "name two"),
+        (["--paired"], "give two"),
         (["--folds", 13], "13 folds of 12 images are not possible"),
         (["--folds", 0], "--folds"),
         (["--bootstrap", 0], "--bootstrap"),
@@ -152,7 +152,7 @@ def test_extended_refuses_data_that_is_not_cocos(runs):
     pytest.importorskip("eccv_caption")
     done = aoq("evaluate", runs[0], "--extended")
     assert done.returncode == 2
-    assert "the image id 'test:0' is none of COCO's" in done.stderr
+    assert "the image id 'test:0' is not one of COCO's" in done.stderr
 
 
 def test_intervals_are_kept_with_the_result_of_the_run(runs):

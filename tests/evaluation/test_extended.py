@@ -114,14 +114,14 @@ def test_data_sets_without_cocos_ids_are_refused_with_what_to_do(eccv_caption):
     coco = coco_test_set(eccv_caption)
     captions = list(coco.caption_ids)
     wrong = {
-        "image id 'test:0' is none of COCO's": renamed(
+        "image id 'test:0' is not one of COCO's": renamed(
             coco, image_ids=[f"test:{number}" for number in range(len(coco))]
         ),
-        "caption id '1#0' is none of COCO's": renamed(coco, caption_ids=["1#0", *captions[1:]]),
+        "caption id '1#0' is not one of COCO's": renamed(coco, caption_ids=["1#0", *captions[1:]]),
         "the image 1 is not in COCO's test set": renamed(
             coco, image_ids=["1", *coco.image_ids[1:]]
         ),
-        "is not that of the image": renamed(coco, caption_ids=[*captions[5:], *captions[:5]]),
+        "does not belong to the image": renamed(coco, caption_ids=[*captions[5:], *captions[:5]]),
         "24,999 captions with COCO's ids; expected the 25,000": renamed(
             coco, caption_ids=["1000000000", *captions[1:]]
         ),

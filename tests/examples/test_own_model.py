@@ -74,7 +74,7 @@ def test_a_mistake_is_one_sentence(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(Path(__file__).parents[2] / "examples" / "own_model.py", run_name="__main__")
     said = capsys.readouterr().err
-    assert said.startswith(f"error: {tmp_path / 'none'} is no folder")
+    assert said.startswith(f"error: {tmp_path / 'none'} is not a folder")
     assert len(said.splitlines()) == 1
 
 

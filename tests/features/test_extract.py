@@ -237,7 +237,7 @@ def test_a_name_that_is_no_utf8_is_left_out(tmp_path: Path, mean_colour: type[Me
     good = grey(tmp_path / "café.png", 2)
     extraction = extract_pictures([unnameable, good], DEFAULT_SOURCE)
     assert list(extraction.stored) == [good]
-    assert extraction.skipped[unnameable].reason == "has a name that is no UTF-8"
+    assert extraction.skipped[unnameable].reason == "has a name that is not UTF-8"
     assert extraction.problems[0].endswith("; rename it.")
 
 
@@ -253,12 +253,12 @@ def test_what_cannot_be_used_is_left_out_with_its_reason(
     extraction = extract_pictures([text, good, empty, cut, *others], DEFAULT_SOURCE)
     assert list(extraction.stored) == [good]
     assert {path.name: fault.reason for path, fault in extraction.skipped.items()} == {
-        "text.jpg": "is no picture that can be read",
-        "empty.png": "is no picture that can be read",
+        "text.jpg": "is not a picture that can be read",
+        "empty.png": "is not a picture that can be read",
         "cut.jpg": "is damaged or truncated",
         "cut again.jpg": "is damaged or truncated",
         "loop.jpg": "cannot be read",
-        "pipe.jpg": "is no file",
+        "pipe.jpg": "is not a file",
         "none.jpg": "cannot be read",
     }
     assert extraction.problems[3].startswith(f"{tmp_path / 'cut again.jpg'} is damaged or trunc")

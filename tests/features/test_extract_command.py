@@ -52,7 +52,7 @@ def test_a_folder_is_extracted_with_a_summary_of_what_was_left_out(
     out = tmp_path / "out"
     aoq("extract", folder, "--backbone", vit, "--grid", 2, "--workers", 1, "--out", out)
     said = capsys.readouterr().err
-    assert "2 pictures are left out: each is no picture" in said
+    assert "2 pictures are left out: each is not a picture" in said
     assert "(empty.png, text.jpg); expected JPEG, PNG" in said
     assert "1 picture is left out: it is damaged or truncated (cut.jpg)" in said
     assert "1 file is left out: it does not end like a picture (.mp4 1)" in said
@@ -101,7 +101,7 @@ def test_a_bottom_up_file_becomes_a_folder_and_a_data_set(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["extract", "{}/none"], "none is no folder; name a folder of pictures"),
+        (["extract", "{}/none"], "none is not a folder; name a folder of pictures"),
         (["extract", "{}"], "holds no picture that can be used"),
         (["extract", "{}", "--regions", "3"], "--regions is for bottom-up files"),
         (["extract", "{}/a.tsv"], "a.tsv holds regions already; add --out FOLDER"),
@@ -123,7 +123,7 @@ def test_a_bottom_up_file_becomes_a_folder_and_a_data_set(tmp_path: Path) -> Non
         ),
         (
             ["data", "build", "{}", "--out", "{}/o", "--features", "{}", "--workers=1", "--grid=3"],
-            "--features takes regions as they are: leave out --grid and --workers",
+            "--features uses existing regions: leave out --grid and --workers",
         ),
         (
             ["data", "build", "{}/b.csv", "--out", "{}/o", "--features", "{}/none.tsv"],
@@ -143,7 +143,7 @@ def test_a_bottom_up_file_becomes_a_folder_and_a_data_set(tmp_path: Path) -> Non
         ),
         (
             ["data", "build", "{}/a.csv", "--out", "{}/o", "--features", "{}"],
-            "is no folder of regions: regions.json is missing",
+            "is not a folder of regions: regions.json is missing",
         ),
     ],
 )
@@ -179,7 +179,7 @@ def test_nothing_replaces_a_folder_that_holds_what_it_reads(
         (("extract", regions / tsv.name, "--out", regions), tsv),
         (("extract", regions / "photos", *vit, "--out", regions), regions / "photos"),
     ):
-        with pytest.raises(UserError, match=f"holds .*{held.name}, which is to be read"):
+        with pytest.raises(UserError, match=f"holds .*{held.name}, which is an input"):
             aoq(*command, "--force")
         assert sorted(tmp_path.rglob("*")) == before
 
@@ -191,7 +191,7 @@ def test_a_name_that_is_no_utf8_is_left_out_and_the_others_are_written(
     photos(folder, 2)[1].rename(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.png"))
     aoq("extract", folder, "--backbone", tiny_models / "vit", "--out", tmp_path / "out")
     said = capsys.readouterr().err
-    assert r"it has a name that is no UTF-8 (caf\udce9.png); rename it." in said
+    assert r"it has a name that is not UTF-8 (caf\udce9.png); rename it." in said
     assert RegionFolder.open(tmp_path / "out").ids == ("0.png",)
 
 

@@ -161,7 +161,7 @@ def test_the_content_of_a_file_gives_the_same_pixels_as_the_file(tmp_path: Path)
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP"])
 def test_truncated_pictures_are_refused(kind: str) -> None:
     whole = content(gradient((300, 300)), kind)
-    with pytest.raises(PictureError, match=r"The picture is (damaged or truncated|no picture)"):
+    with pytest.raises(PictureError, match=r"The picture is (damaged or truncated|not a picture)"):
         decode(whole[: len(whole) // 2], CANVAS)
 
 
@@ -179,14 +179,14 @@ def test_truncated_pictures_are_refused(kind: str) -> None:
 )
 def test_what_is_no_picture_is_refused_with_what_is_expected(bad: bytes) -> None:
     with pytest.raises(
-        PictureError, match="The picture is no picture that can be read; expected JPEG"
+        PictureError, match="The picture is not a picture that can be read; expected JPEG"
     ):
         decode(bad, CANVAS)
 
 
 def test_formats_off_the_list_are_refused_though_pillow_reads_them() -> None:
     for kind in ("PPM", "TGA", "ICO", "PCX", "EPS"):
-        with pytest.raises(PictureError, match="is no picture that can be read"):
+        with pytest.raises(PictureError, match="is not a picture that can be read"):
             decode(content(gradient(), kind), CANVAS)
 
 
@@ -266,7 +266,7 @@ def test_links_that_lead_in_circles_and_folders_named_like_pictures_do_no_harm(
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="none is no folder; name a folder of pictures"):
+    with pytest.raises(UserError, match="none is not a folder; name a folder of pictures"):
         find_pictures(tmp_path / "none")
 
 

@@ -22,7 +22,7 @@ from aoq.features.names import Names
     ],
 )
 def test_a_name_that_is_nearly_there_is_named(written: str, there: str) -> None:
-    assert Names([there, "other.jpg"]).hint(written) == f"{there} is there: write that name"
+    assert Names([there, "other.jpg"]).hint(written) == f"{there} exists: write that name"
 
 
 NFC, NFD = (unicodedata.normalize(form, "ä/ö.jpg") for form in ("NFC", "NFD"))
@@ -54,7 +54,7 @@ def test_several_names_that_look_the_same_are_told_from_none() -> None:
 
 def test_nothing_is_said_where_several_may_be_meant() -> None:
     assert Names(["x/a.jpg", "y/a.jpg"]).hint("a.jpg") == ""
-    assert Names(["x/a.jpg", "y/a.jpg"]).hint("Y/A.jpg") == "y/a.jpg is there: write that name"
+    assert Names(["x/a.jpg", "y/a.jpg"]).hint("Y/A.jpg") == "y/a.jpg exists: write that name"
     assert Names(["b.jpg"]).hint("a.jpg") == ""
 
 

@@ -115,7 +115,7 @@ def test_regions_of_unknown_origin_have_no_source(tmp_path: Path, precomp: Path)
 def test_a_damaged_source_is_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
     sound = {"extractor": "efficientnet-lite0-6x6", "grid": 6}
     folder = manifest(tmp_path / "a", **{**sound, **fields})
-    with pytest.raises(UserError, match=r"is no source of regions|cannot be pooled"):
+    with pytest.raises(UserError, match=r"is not a source of regions|cannot be pooled"):
         region_source(folder)
 
 
@@ -191,7 +191,7 @@ def test_a_reader_has_as_many_threads_as_it_is_told() -> None:
 def test_hostile_bytes_are_refused_with_a_sentence() -> None:
     reader = PictureReader(RegionSource())
     for bad in (b"", b"/etc/hostname"):
-        with pytest.raises(UserError, match=r"The picture .*no picture"):
+        with pytest.raises(UserError, match=r"The picture .*not a picture"):
             reader.regions(bad)
 
 

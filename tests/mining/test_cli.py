@@ -118,7 +118,7 @@ def test_what_killed_processes_left_behind_is_removed_when_the_lists_are_there(f
         (["--skip-first", "-1"], "skip_first is -1"),
         (["--skip-first", "60"], "no texts are left to mine"),
         (["--depth-texts", "0"], "--depth-texts"),
-        (["--data", "nowhere"], "nowhere is no folder"),
+        (["--data", "nowhere"], "nowhere is not a folder"),
         ([], "candidates.safetensors exists already; name another file or add --force"),
     ],
 )

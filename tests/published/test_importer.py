@@ -120,7 +120,7 @@ def test_settings_that_cannot_be_ours_are_left_at_their_defaults(tmp_path):
 def test_options_that_are_assumed_are_named(tmp_path, capsys):
     value = content(words=len(VOCABULARY), options={})
     import_run(tmp_path / "run", published(tmp_path / "files", value=value), model="bfan")
-    assert "does not tell focal_type, lambda_softmax" in capsys.readouterr().err
+    assert "does not state focal_type, lambda_softmax" in capsys.readouterr().err
 
 
 # What is refused
@@ -220,7 +220,7 @@ def test_a_folder_that_is_no_run_is_never_replaced(tmp_path):
 def test_a_run_that_holds_the_files_is_not_replaced_by_them(tmp_path):
     import_run(tmp_path / "run", published(tmp_path / "files"))
     inside = published(tmp_path / "run")
-    with pytest.raises(UserError, match="which is to be read"):
+    with pytest.raises(UserError, match="which is an input"):
         import_run(tmp_path / "run", inside, force=True)
     assert inside.checkpoint.exists()
 
@@ -276,7 +276,7 @@ def damage(lists, precomp, kind):
         t2i = t2i.reshape(-1)
     elif kind == "holds empty lists":
         t2i = t2i[:, :0]
-    elif kind == "no NumPy array of numbers":
+    elif kind == "not a NumPy array of numbers":
         i2t = i2t.astype(object)
     return {"i2t": i2t, "t2i": t2i}
 
@@ -291,7 +291,7 @@ def damage(lists, precomp, kind):
         "one row for each of 12",
         "int32 (480,)",
         "holds empty lists",
-        "no NumPy array of numbers",
+        "not a NumPy array of numbers",
     ],
 )
 def test_lists_that_cannot_be_of_the_data_set_are_refused(tmp_path, precomp, kind):

@@ -51,7 +51,7 @@ def test_a_file_that_asks_for_more_is_refused_by_name_and_nothing_is_run(
     value = content()
     value["opt"] = Payload(function, argument)
     write(file, value, form=form)
-    with pytest.raises(UserError, match="nothing of it was run") as caught:
+    with pytest.raises(UserError, match="nothing in it was run") as caught:
         read_checkpoint(file)
     assert f"{name} when it is loaded" in str(caught.value)
     assert "weights_only" not in str(caught.value)
@@ -62,7 +62,7 @@ def test_a_file_that_asks_for_more_is_refused_by_name_and_nothing_is_run(
 def test_a_bare_pickle_with_a_payload_is_refused_in_every_protocol(tmp_path, file, protocol):
     trace = tmp_path / "trace"
     file.write_bytes(pickle.dumps(Payload(os.mkdir, str(trace)), protocol))
-    with pytest.raises(UserError, match="nothing of it was run"):
+    with pytest.raises(UserError, match="nothing in it was run"):
         read_checkpoint(file)
     assert not trace.exists()
 
@@ -196,20 +196,20 @@ def test_a_truncated_file_is_refused(file, form, share):
 @pytest.mark.parametrize("data", [b"hello", b'{"word2idx": {}}', b"\x89PNG\r\n", b"\x80\x04N."])
 def test_what_is_no_checkpoint_is_refused(file, data):
     file.write_bytes(data)
-    with pytest.raises(UserError, match="no checkpoint that can be read safely"):
+    with pytest.raises(UserError, match="not a checkpoint that can be read safely"):
         read_checkpoint(file)
 
 
 def test_a_missing_file_and_a_folder_are_refused(file, tmp_path):
     for path in (file, tmp_path):
-        with pytest.raises(UserError, match="is no file; expected a checkpoint"):
+        with pytest.raises(UserError, match="is not a file; expected a checkpoint"):
             read_checkpoint(path)
 
 
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ([1, 2], "is no checkpoint of a published program: it has no keys"),
+        ([1, 2], "is not a checkpoint of a published program: it has no keys"),
         ({"state_dict": {}}, "it has keys state_dict; expected model, opt"),
         ({"model": torch.ones(2)}, "model is of the type Tensor"),
         ({"model": [{}]}, "model is a list of dict; expected a list of two or three"),

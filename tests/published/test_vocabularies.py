@@ -114,7 +114,7 @@ def test_whatever_else_a_pickle_asks_for_is_refused_by_name_and_not_run(
     trace = tmp_path / "trace"
     argument = f"open({str(trace)!r}, 'w')" if function is exec else str(trace)
     file.write_bytes(pickle.dumps(attributes() | {"more": Payload(function, argument)}, protocol))
-    with pytest.raises(UserError, match="nothing of it was run") as caught:
+    with pytest.raises(UserError, match="nothing in it was run") as caught:
         read_vocabulary(file)
     assert f"{function.__name__} when it is loaded" in str(caught.value)
     assert not trace.exists()
@@ -203,20 +203,20 @@ def test_a_value_that_would_be_endless_to_spell_is_shown_in_short(file):
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"", "is no vocabulary, or it is truncated"),
-        (b"hello", "is no vocabulary, or it is truncated"),
-        (pickle.dumps(attributes())[:-20], "is no vocabulary, or it is truncated"),
+        (b"", "is not a vocabulary, or it is truncated"),
+        (b"hello", "is not a vocabulary, or it is truncated"),
+        (pickle.dumps(attributes())[:-20], "is not a vocabulary, or it is truncated"),
         (pickle.dumps([1, 2]), "holds list without word2idx"),
         (pickle.dumps({"idx": 3}), "holds dict without word2idx"),
         (pickle.dumps({"word2idx": {b"a": 0}}), "word2idx holds (b'a', 0)"),
         (pickle.dumps({"word2idx": {"a": "0"}}), "word2idx holds ('a', '0')"),
         (pickle.dumps(attributes(("a", "dog", "cat", "<unk>"))), "ids 0 to 3 are ['a', 'dog'"),
         (pickle.dumps({"word2idx": {"a": 7}}), "without gaps"),
-        (pickle.dumps(attributes((*WORDS, "\ud800"))), "is no text"),
-        (b'{"word2idx": {"a": Infinity}}', "is no vocabulary"),
-        (b'{"word2idx": [', "is no vocabulary"),
-        (b"[" * 100_000, "is no vocabulary"),
-        (b'{"a":' * 100_000, "is no vocabulary"),
+        (pickle.dumps(attributes((*WORDS, "\ud800"))), "is not text"),
+        (b'{"word2idx": {"a": Infinity}}', "is not a vocabulary"),
+        (b'{"word2idx": [', "is not a vocabulary"),
+        (b"[" * 100_000, "is not a vocabulary"),
+        (b'{"a":' * 100_000, "is not a vocabulary"),
     ],
 )
 def test_what_is_no_vocabulary_is_refused(file, data, sentence):
@@ -227,7 +227,7 @@ def test_what_is_no_vocabulary_is_refused(file, data, sentence):
 
 
 def test_a_missing_file_is_refused(file):
-    with pytest.raises(UserError, match="is no file"):
+    with pytest.raises(UserError, match="is not a file"):
         read_vocabulary(file)
 
 

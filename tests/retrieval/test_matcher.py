@@ -181,7 +181,7 @@ def test_fewer_than_one_cannot_be_found(matchers, name, top):
 def test_a_file_that_is_no_picture_is_refused(matchers, tmp_path):
     (tmp_path / "no.jpg").write_bytes(b"nothing")
     for query in (tmp_path / "no.jpg", b"nothing"):
-        with pytest.raises(UserError, match="no picture"):
+        with pytest.raises(UserError, match="not a picture"):
             matchers["vse"].texts_for(query)
 
 

@@ -222,15 +222,15 @@ DAMAGES = {
     ),
     "another width": (
         changed(lambda piece: {**piece, "vectors": piece["vectors"][:, :5].clone()}),
-        r"it holds float32 \(5,\) a word, texts-00000.safetensors holds float32 \(8,\) a word",
+        r"it holds float32 \(5,\) per word, texts-00000.safetensors holds float32 \(8,\) per word",
     ),
     "another type": (
         changed(lambda piece: {**piece, "vectors": piece["vectors"].double()}),
-        r"it holds float64 \(8,\) a word, texts-00000.safetensors holds float32",
+        r"it holds float64 \(8,\) per word, texts-00000.safetensors holds float32",
     ),
     "one vector a text": (
         changed(lambda piece: {"vectors": piece["vectors"][:4].clone()}),
-        r"it holds float32 \(8,\) a row, texts-00000.safetensors holds float32 \(8,\) a word",
+        r"it holds float32 \(8,\) per row, texts-00000.safetensors holds float32 \(8,\) per word",
     ),
 }
 

@@ -253,7 +253,7 @@ def test_force_removes_a_run_but_never_what_the_new_one_reads_nor_another_folder
     train_round(tmp_path / "run", recipe, data, which="one")
     train_round(tmp_path / "run", replace(recipe, seed=2), data, which="one", force=True)
     save_recipe(recipe, tmp_path / "config.toml")
-    with pytest.raises(UserError, match="which is to be read"):
+    with pytest.raises(UserError, match="which is an input"):
         train_round(tmp_path, recipe, data, which="one", force=True)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")

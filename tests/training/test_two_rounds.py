@@ -393,7 +393,7 @@ def test_force_looks_at_what_a_run_reads_before_it_removes_anything(tmp_path, pr
     run_recipe(tmp_path / "run", recipe)
     lists = tmp_path / "other" / ".." / "run" / "candidates.safetensors"
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match="which is to be read"):
+    with pytest.raises(UserError, match="which is an input"):
         run_recipe(tmp_path / "run", replace(recipe, candidates=str(lists)), force=True)
     elsewhere = write_precomp(tmp_path / "elsewhere", seed=9)
     wrong = replace(small_recipe(elsewhere), candidates=str(lists.resolve()))
@@ -413,10 +413,10 @@ def test_force_removes_nothing_for_a_run_that_cannot_be(tmp_path, precomp):
     with pytest.raises(UserError, match="bring a model that reads them"):
         run_recipe(tmp_path / "run", recipe, data=data, force=True)
     own = replace(recipe, model=replace(recipe.model, name="own"))
-    with pytest.raises(UserError, match="built by the program that brings it"):
+    with pytest.raises(UserError, match="built by your own program"):
         run_recipe(tmp_path / "run", own, force=True)
     round_one = tmp_path / "run" / "round-one"
-    with pytest.raises(UserError, match="built by the program that brings it"):
+    with pytest.raises(UserError, match="built by your own program"):
         train_round(round_one, own, open_training_data(recipe), which="one", force=True)
     for name in ("round-one", "round-two"):
         assert (tmp_path / "run" / name / "model.safetensors").is_file()

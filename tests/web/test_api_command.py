@@ -106,11 +106,11 @@ def test_a_run_without_an_index_is_refused_with_the_command_that_makes_one(serve
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(UserError, match="no run is named"):
+    with pytest.raises(UserError, match="no run is given"):
         serve()
     with pytest.raises(UserError, match="10 potatoes"):
         serve(Path("nowhere"), max_upload="10 potatoes")
     with pytest.raises(UserError, match="--max-upload is 0;"):
         serve(Path("nowhere"), max_upload="0MB")
-    with pytest.raises(UserError, match="--index is of one run"):
+    with pytest.raises(UserError, match="--index is for a single run"):
         serve(Path("one"), Path("two"), index=Path("index"))

@@ -93,7 +93,7 @@ def test_a_picture_that_takes_too_much_memory_is_given_up():
             if is_enough:
                 assert decoders.decode(buffer.getvalue(), CANVAS).shape == (224, 224, 3)
             else:
-                with pytest.raises(PictureError, match="takes more memory than there is for it"):
+                with pytest.raises(PictureError, match="takes more memory than is available"):
                     decoders.decode(buffer.getvalue(), CANVAS)
                 assert decoders.decode(picture_bytes(), CANVAS).shape == (224, 224, 3)
 

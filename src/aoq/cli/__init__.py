@@ -1,4 +1,4 @@
-"""The command `aoq`: a module for each of its commands, and `base` that they build on.
+"""The command `aoq`: one module for each command, and `base`, which all of them use.
 
 Heavy imports happen inside the commands, so that `aoq --help` answers at once.
 """

@@ -1,7 +1,7 @@
-"""What every command builds on: the application, its shared flags, and how it ends.
+"""What all commands share: the application, its common flags, and the way it exits.
 
-Flags are the fields of `aoq.config.Recipe`: a recipe (TOML) gives their values, flags override
-it. Mistakes of the user end with one clear sentence and exit code 2, never with a traceback.
+Flags are the fields of `aoq.config.Recipe`: a recipe (TOML) gives their values, and flags
+override them. A user error ends with one clear sentence and exit code 2, never with a traceback.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ app = App(
 
 _SETTINGS = Group(
     "Settings",
-    help="What the recipe sets, and flags change. The defaults shown are the paper's.",
+    help="Settings of the recipe, which flags change. The defaults shown are the paper's.",
     sort_key=1,
 )
 Settings = Annotated[Recipe, Parameter(name="*", group=_SETTINGS)]
@@ -55,7 +55,7 @@ Which = RoundName | None
 
 
 def _recipe_under_flags(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Give every setting that no flag names the value it has in the recipe."""
+    """Give every setting that is not set by a flag its value in the recipe."""
     from aoq.recipes import load_recipe, recipe_as_dict
 
     given = {argument.name: argument.tokens for argument in arguments}
@@ -73,16 +73,16 @@ app.config = (_recipe_under_flags,)
 
 
 def first(runs: tuple[Path, ...]) -> Path:
-    """The first of the runs that are named: there has to be one."""
+    """Return the first of the given runs, or raise a `UserError` if there is none."""
     if not runs:
-        raise UserError("no run is named; give the folder of a trained model.")
+        raise UserError("no run is given; give the folder of a trained model.")
     return runs[0]
 
 
 def trained_rounds(runs: tuple[Path, ...], which: Which = None) -> tuple[Path, ...]:
-    """The best round of each of the runs that are named, or the one that --round names.
+    """Return the best round of each given run, or the one that --round selects.
 
-    Says which one it is where there are two, and where one is under way.
+    Prints which round is used if a run has two, and warns if one is still being trained.
     """
     from aoq.progress import say
     from aoq.runs.best_round import best_round
@@ -93,7 +93,7 @@ def trained_rounds(runs: tuple[Path, ...], which: Which = None) -> tuple[Path, .
     resolved = [path.resolve() for path in rounds]
     for run, path in zip(runs, resolved, strict=True):
         if resolved.count(path) > 1:
-            raise UserError(f"{run} is named twice; name different runs.")
+            raise UserError(f"{run} is given twice; give different runs.")
     for choice in choices:
         if choice.sentence:
             say(choice.sentence)
@@ -102,13 +102,13 @@ def trained_rounds(runs: tuple[Path, ...], which: Which = None) -> tuple[Path, .
 
 
 def trained_round(run: Path, which: Which = None) -> Path:
-    """The same of one run."""
+    """Return the best round of one run, or the one that --round selects."""
     (path,) = trained_rounds((run,), which)
     return path
 
 
 def _warn_of_unfinished(choice: RoundChoice) -> None:
-    """Say that a round of a run, the one that is used or the other, is not what it will be."""
+    """Warn if a round of a run, the one that is used or the other one, is not finished."""
     from aoq.progress import count_of, warn
     from aoq.runs.directory import ROUNDS
     from aoq.runs.summary import RunSummary
@@ -116,11 +116,11 @@ def _warn_of_unfinished(choice: RoundChoice) -> None:
     summary = RunSummary.read(choice.path)
     final = summary.recipe.last_round
     if choice.used is not None and final not in choice.dev:
-        warn(f"{choice.run} has no {ROUNDS[final]} yet; {choice.path} is taken.")
+        warn(f"{choice.run} has no {ROUNDS[final]} yet; {choice.path} is used.")
     if summary.stage == "training":
         warn(
             f"{choice.path} has trained {summary.epochs_done} of "
-            f"{count_of(summary.settings.epochs, 'epoch')}; the best weights so far are taken."
+            f"{count_of(summary.settings.epochs, 'epoch')}; the best weights so far are used."
         )
     if choice.other is not None:
         other = RunSummary.read(choice.run / ROUNDS[choice.other])
@@ -141,7 +141,7 @@ def print_metrics(rows: dict[str, dict[str, Any]], *, title: str | None = None) 
 
 
 def print_json(value: object) -> None:
-    """For programs: one line, in letters as they are."""
+    """Print a value for programs: one line, with characters unescaped."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
@@ -173,7 +173,7 @@ def natural_width(table: Table) -> int:
 
 
 def command(*words: object) -> str:
-    """A command as it can be copied, whatever is in the names of files.
+    """Return a command that can be copied to a shell, whatever the file names contain.
 
     >>> command("runs", Path("my runs"))
     "aoq runs 'my runs'"
@@ -182,7 +182,7 @@ def command(*words: object) -> str:
 
 
 def next_steps(*commands: str) -> None:
-    """Say what to do next; names of files go through `command`."""
+    """Print what to do next; file names are quoted by `command`."""
     from aoq.progress import say
 
     for step in commands:
@@ -194,7 +194,7 @@ def main() -> None:
 
 
 def run_app(app: App) -> None:
-    """Run a command line; a mistake of the user is one sentence and exit code 2."""
+    """Run a command line; a user error becomes one sentence and exit code 2."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         app(exit_on_error=False, print_error=False)
@@ -205,15 +205,15 @@ def run_app(app: App) -> None:
     except OSError as error:
         _fail([_sentence_of(error)])
     except TerminatedError:
-        _fail(["terminated; the same command goes on from what is kept, if anything is."], code=143)
+        _fail(["terminated; the same command resumes from what is kept, if anything is."], code=143)
     except KeyboardInterrupt:
         _fail(
-            ["interrupted; the same command goes on from what is kept, if anything is."], code=130
+            ["interrupted; the same command resumes from what is kept, if anything is."], code=130
         )
 
 
 def _sentence_of(error: OSError) -> str:
-    """What the system refused, and what to do."""
+    """Describe which operation the system rejected, and what to do."""
     from aoq.disk import is_full
 
     name = error.filename2 or error.filename
@@ -228,7 +228,7 @@ def _sentence_of(error: OSError) -> str:
 
 
 class TerminatedError(BaseException):
-    """SIGTERM, as an exception: what is half written is removed on the way out."""
+    """SIGTERM as an exception, so that half-written files are removed on the way out."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -35,7 +35,7 @@ def build(
     skip_bad: Flag = False,
     force: Flag = False,
 ) -> None:
-    """Build a data set: captions and region features of pictures.
+    """Build a data set from captions and the region features of pictures.
 
     Parameters
     ----------
@@ -46,29 +46,29 @@ def build(
         Folder to write.
     pictures
         Folder of the pictures; default: the folder of the captions file. With `features`, they
-        need not be there.
+        need not exist.
     splits
-        Folder with train.txt, dev.txt and test.txt, a picture name a line.
+        Folder with train.txt, dev.txt and test.txt, one picture name per line.
     grid
-        Regions a side: 6, the default, gives 36 an image; fewer are means of those, and train
-        faster.
+        Regions per side: 6, the default, gives 36 per image; a smaller grid holds means of those
+        and trains faster.
     backbone
-        The network that looks at pictures: `efficientnet-lite0` by default, or a vision model of
+        The network that extracts features: `efficientnet-lite0` by default, or a vision model of
         Hugging Face's transformers by its hub name or folder.
     features
-        Regions that are there already, instead of a backbone: a folder that `aoq extract` wrote,
+        Existing regions, used instead of a backbone: a folder that `aoq extract` wrote,
         or a bottom-up TSV file.
     regions
-        Keep the first so many of each image of a bottom-up file, where their numbers differ.
+        Keep the first N regions of each image of a bottom-up file, if the images' numbers differ.
     workers
-        Processes that decode pictures beside those that compute.
+        Processes that decode pictures, besides those that compute.
     size
-        Of scenes: `small` by default.
+        Size of scenes: `small` by default.
     seed
-        Of scenes: 0 by default.
+        Seed of scenes: 0 by default.
     skip_bad
         Leave out what cannot be used (damaged or missing pictures, empty captions, lines that
-        cannot be read) instead of refusing it all; `skipped.jsonl` in `out` says what and why.
+        cannot be read) instead of rejecting the source; `skipped.jsonl` in `out` says why.
     force
         Replace `out` if it exists.
     """
@@ -90,9 +90,9 @@ def build(
         _leave_out("only scenes have a size and a seed", size=size, seed=seed)
     if features is not None:
         computed = {"grid": grid, "backbone": backbone, "workers": workers or None}
-        _leave_out("--features takes regions as they are", **computed)
+        _leave_out("--features uses existing regions", **computed)
     elif regions is not None:
-        raise UserError("--regions chooses among those of --features; name a bottom-up file.")
+        raise UserError("--regions needs --features; name a bottom-up file with it.")
     if file.is_dir() and not scenes:
         raise _no_captions(file)
     reads = [path for path in (file, pictures, splits, features) if path and not scenes]
@@ -137,21 +137,19 @@ def build(
 
 @contextmanager
 def _hint_at_skipping(skips: bool, *, helps: Callable[[], bool]) -> Iterator[None]:
-    """Name the flag that leaves out what cannot be used, below the list of it, where it helps."""
+    """Name the flag that leaves out unusable items, below the list of them, if it would help."""
     try:
         yield
     except ManyProblemsError as error:
         problems = [*error.problems]
         with suppress(UserError):
             if not skips and helps():
-                problems.append(
-                    "To build the data set without what cannot be used, add --skip-bad."
-                )
+                problems.append("To build the data set without the unusable items, add --skip-bad.")
         raise UserError(*problems) from None
 
 
 def _tell_skipped(skipped: list[str], out: Path) -> None:
-    """List what was left out; a long list is whole in its file only."""
+    """List what was left out; a long list is complete only in its file."""
     from aoq.data.build import SKIPPED
     from aoq.progress import count_of, say, warn
 
@@ -176,7 +174,7 @@ def _no_captions(folder: Path) -> UserError:
 
 
 def _leave_out(reason: str, **flags: object) -> None:
-    """Refuse flags that would do nothing: somebody believes that they do."""
+    """Reject flags that would have no effect."""
     given = [f"--{name.replace('_', '-')}" for name, value in flags.items() if value is not None]
     if given:
         raise UserError(f"{reason}: leave out {' and '.join(given)}.")
@@ -184,16 +182,16 @@ def _leave_out(reason: str, **flags: object) -> None:
 
 @data_app.command
 def check(folder: Path, /, *, run: Path | None = None, as_json: Json = False) -> None:
-    """Report everything that is wrong or odd in a data set, and its sizes.
+    """Report everything that is wrong or unusual in a data set, and its sizes.
 
-    Errors must be mended before training, and make the exit code 2; warnings are to be judged.
+    Errors must be fixed before training, and make the exit code 2; warnings are for you to judge.
 
     Parameters
     ----------
     folder
         A folder that `aoq data build` wrote, or a SCAN precomp folder.
     run
-        A run on this data set, whose vocabulary must hold no word of the test captions alone.
+        A run on this data set; its vocabulary must not hold words that only test captions have.
     as_json
         Print one JSON object.
     """
@@ -208,4 +206,4 @@ def check(folder: Path, /, *, run: Path | None = None, as_json: Json = False) ->
     else:
         show_report(report)
     if report.errors:
-        raise UserError(f"{folder} cannot be used as it is; mend the errors of the report first.")
+        raise UserError(f"{folder} cannot be used as it is; fix the errors of the report first.")

@@ -1,4 +1,4 @@
-"""`aoq demo`: everything on the embedded data set."""
+"""`aoq demo`: the whole pipeline on the embedded data set."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def demo(
 ) -> None:
     """Train four settings on the embedded data set, compare them and write a report.
 
-    Round one, mining, then round two with the losses online, OffTri, OffQuin and AdapOffQuin.
-    Interrupted, the same command continues.
+    Runs round one, mining, then round two with the losses online, OffTri, OffQuin and AdapOffQuin.
+    If interrupted, the same command continues.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def demo(
     seed
         Seed of the training.
     force
-        Start anew where `out` exists.
+        Start over if `out` exists.
     """
     from aoq.experiments.demo import run_demo
     from aoq.progress import say

@@ -1,4 +1,4 @@
-"""The doctor's report on a terminal: sizes, then every finding with its first places."""
+"""The data doctor's report on a terminal: sizes, then each finding with its first places."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rich.text import Text
 from aoq.data.checks.findings import Finding, Report, SplitFacts
 from aoq.progress import count_of
 
-ERRORS_SHOWN, WARNINGS_SHOWN = 10, 3  # places of each
+ERRORS_SHOWN, WARNINGS_SHOWN = 10, 3  # places shown of each finding
 
 
 def show_report(report: Report) -> None:
-    """Print a report; paths are told from the data set's folder on."""
+    """Print a report; paths are relative to the data set's folder."""
     blocks: list[RenderableType] = [Text(f"{report.folder}\n", style="bold")]
     if report.splits:
         blocks.append(Padding(_sizes(report.splits), (0, 0, 1, 0)))
@@ -31,11 +31,11 @@ def show_report(report: Report) -> None:
 
 
 def summary(report: Report) -> str:
-    """The last line: how many kinds of things were found."""
+    """Return the last line: the number of kinds of errors and warnings."""
     errors = sum(finding.is_error for finding in report.findings)
     warnings = len(report.findings) - errors
     if not report.findings:
-        return "nothing odd found"
+        return "nothing unusual found"
     counts = ((errors, "error"), (warnings, "warning"))
     return ", ".join(count_of(number, what) for number, what in counts if number)
 
@@ -71,7 +71,7 @@ def _lines(finding: Finding, folder: Path) -> Iterator[RenderableType]:
 
 
 def _hanging(mark: str, text: Text) -> Table:
-    """Text of several lines beside its mark."""
+    """Lay out text of several lines beside its mark."""
     row = Table.grid(padding=(0, 1, 0, 0))
     row.add_row(mark, text)
     return row

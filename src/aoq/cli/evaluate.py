@@ -1,4 +1,4 @@
-"""`aoq evaluate`: how good a trained model is, and how far that can be believed."""
+"""`aoq evaluate`: how good a trained model is, and how reliable the figures are."""
 
 from __future__ import annotations
 
@@ -56,41 +56,41 @@ def evaluate(
     round: Which = None,  # noqa: A002
     as_json: Json = False,
 ) -> None:
-    """Recalls, ranks and rsum of a trained model.
+    """Report recalls, ranks and rsum of a trained model.
 
     Parameters
     ----------
     runs
-        Folder of a run, whose best round is judged, or of a round; of several, each is judged,
-        and then their ensemble (mean score).
+        Folder of a run, whose best round is evaluated, or of a round. Several are evaluated one by
+        one, and then as an ensemble (mean score).
     split
-        Split to judge on.
+        Split to evaluate on.
     data
         Data set; default: the one the model was trained on.
     memory
         Budget for encodings and blocks of scores, such as 2GiB.
     folds
-        Consecutive parts of the images, judged one by one and averaged: 5 for COCO 1K.
+        Consecutive parts of the images, evaluated one by one and averaged: 5 for COCO 1K.
     bootstrap
-        Resamples of the queries, 1000 for instance, for the 95 % interval of every figure.
+        Resamples of the queries, such as 1000, for the 95 % interval of every figure.
     paired
-        Compare two runs, the second with the first, query by query, instead of joining them.
+        Compare the second run with the first, query by query, instead of averaging their scores.
     cross
-        How well positive pairs do in both directions at once (cross-retrieval rank).
+        Report how well positive pairs are found in both directions at once (cross-retrieval rank).
     extended
-        CxC and ECCV Caption on COCO's test set; needs the package eccv-caption.
+        Report CxC and ECCV Caption on COCO's test set; needs the package eccv-caption.
     seed
-        Of the resamples.
+        Seed of the resamples.
     round
-        Round to take of a run with two: one or two; default: the better one on dev.
+        Round to use of a run with two: one or two; default: the better one on dev.
     as_json
         Print JSON for programs.
     """
     rounds = dict(zip(map(str, runs), trained_rounds(runs, round), strict=True))
     if _ENSEMBLE in rounds and len(rounds) > 1:
-        raise UserError(f"a run called {_ENSEMBLE} hides that of all; name it ./{_ENSEMBLE}/.")
+        raise UserError(f"a run named {_ENSEMBLE} hides the row of all; name it ./{_ENSEMBLE}/.")
     if paired and len(rounds) != 2:
-        raise UserError(f"--paired compares two runs; {len(rounds)} named; name two.")
+        raise UserError(f"--paired compares two runs; {len(rounds)} given; give two.")
     if folds > 1 or bootstrap or paired or cross or extended:
         wanted = _Wanted(folds, bootstrap, paired, cross, extended, seed)
         rows = _examine(rounds, wanted, split=split, data=data, memory=memory)
@@ -116,7 +116,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is asked for beyond the figures of the whole split."""
+    """The figures that are requested besides those of the whole split."""
 
     folds: int
     bootstrap: int | None
@@ -134,7 +134,7 @@ def _examine(
     data: Path | None,
     memory: str | None,
 ) -> dict[str, dict[str, Any]]:
-    """One row a run, and of several runs that are not compared, their ensemble."""
+    """Compute one row per run and, unless runs are compared, one for their ensemble."""
     from aoq.evaluation.extended import ExtendedJudge, open_package
     from aoq.runs.encodings import ScoredSplit, open_splits
     from aoq.runs.judge import note_result
@@ -165,7 +165,7 @@ def _examine(
 
 
 def _row(folds: list[JudgedFold], wanted: _Wanted) -> dict[str, Any]:
-    """Everything that follows from the ranks of one model."""
+    """Compute everything that follows from the ranks of one model."""
     from aoq.evaluation.bootstrap import bootstrap
     from aoq.evaluation.cross_retrieval import CrossRetrieval
     from aoq.evaluation.protocols import average
@@ -204,7 +204,7 @@ def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 def _print_more(rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """A table for each thing that was asked for."""
+    """Print one table for each further kind of figures."""
     from rich.console import Console
 
     console = Console()
@@ -236,7 +236,7 @@ def _print_more(rows: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _table(title: str, columns: Mapping[str, Mapping[str, str]]) -> Table:
-    """One column a run, one row a figure."""
+    """Build a table with one column per run and one row per figure."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -261,7 +261,7 @@ def _paired_table(name: str, found: Mapping[str, Any]) -> Table:
 
 
 def _heading(key: str) -> str:
-    """`i2t_r1` as people write it.
+    """Format `i2t_r1` and the like for people.
 
     >>> _heading("i2t_median_rank"), _heading("t2i_eccv_map_at_r"), _heading("rsum")
     ('i2t median rank', 't2i eccv mAP@R', 'rsum')

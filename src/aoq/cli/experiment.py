@@ -41,34 +41,34 @@ def experiment(
 ) -> None:
     """Run the rows of an experiment, each with several seeds, side by side.
 
-    Without a name it lists the shipped experiments. If interrupted, the same command continues;
+    Without a name, list the shipped experiments. If interrupted, the same command continues;
     finished runs are not repeated.
 
     Parameters
     ----------
     name
-        A shipped experiment, or a TOML file of your own.
+        A shipped experiment, or the path of a TOML file.
     data
         Folder of the data set.
     out
         Folder of the runs, each in RECIPE/seed-N; default: runs/NAME. Experiments that share it
-        train the runs that they have in common once.
+        train the runs that they share once.
     seeds
-        Other seeds than the experiment's, or some of them.
+        Seeds to use instead of the experiment's, or a subset of them.
     rows
-        Only the rows with these labels, and the teachers that they need.
+        Only the rows with these labels, and the teachers they need.
     jobs
-        Runs at a time, which share the cores; default: as many as cores, one on a GPU.
+        Parallel runs, which share the cores; default: one per core, one on a GPU.
     results
         File to which each result is added as a line of JSON; default: OUT/results.jsonl.
     list_
-        Only list the rows, with rsum if they are done.
+        Only list the rows, with rsum if they are finished.
     report
-        Only write tables, figures and a page about what is done to this folder.
+        Only write tables, figures and a page about the finished runs to this folder.
     resume
         Continue the runs in `out` with their own data set.
     force
-        Run again what was done with other settings or data.
+        Repeat runs that were done with other settings or data.
     """
     from aoq.experiments.definition import load_definition, shipped_definitions
 
@@ -102,11 +102,11 @@ def experiment(
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A definition with the folders and the choice of rows that a command names."""
+    """A definition with the folders and the rows that a command selects."""
 
     definition: Definition
     words: str
-    "The command so far."
+    "The command with its options so far."
     data: Path | None
     out: Path
     results: Path | None
@@ -121,13 +121,13 @@ class Experiment:
 
     @property
     def command(self) -> str:
-        """The command for all rows and seeds."""
+        """Return the command for all rows and seeds."""
         elsewhere = () if self.results is None else ("--results", f"{self.results}")
         options = ["--data", f"{self.data or 'FOLDER'}", "--out", f"{self.out}", *elsewhere]
         return f"{self.words} {shlex.join(options)}"
 
     def show(self) -> None:
-        """List the rows, with rsum if they are done."""
+        """List the rows, with rsum if they are finished."""
         self._print_grid()
         next_steps(self.command)
 
@@ -157,7 +157,7 @@ class Experiment:
             sys.exit(1)
 
     def read(self) -> ExperimentReport:
-        """Read what is done."""
+        """Read the finished results."""
         from aoq.experiments.report import read_experiment
 
         return read_experiment(

@@ -1,4 +1,4 @@
-"""`aoq extract`: regions of pictures, or of a bottom-up file."""
+"""`aoq extract`: extract regions from pictures or from a bottom-up file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aoq.features.tables import RegionTable
 
 Grid = Literal[1, 2, 3, 6]
-QUICK_GRID: Grid = 3  # to begin with: it trains faster, and is a mean of what was extracted
+QUICK_GRID: Grid = 3  # a good start: it trains faster, and is pooled from what was extracted
 Workers = Annotated[int, Parameter(validator=Number(gte=0))]
 
 
@@ -32,27 +32,27 @@ def extract(
     workers: Workers = 0,
     force: Flag = False,
 ) -> None:
-    """Turn pictures into regions: a grid of features each, kept by content.
+    """Turn pictures into regions: a grid of feature vectors each, cached by content.
 
-    What has been extracted once is never computed again, by whichever command; an interrupted
-    extraction goes on where it stopped. Pictures that cannot be used are left out and named.
+    Extracted regions are never computed again, by any command; an interrupted extraction
+    continues where it stopped. Pictures that cannot be used are left out and listed.
 
     Parameters
     ----------
     source
-        A folder of pictures, with all folders in it; or a bottom-up TSV file.
+        A folder of pictures, including its subfolders; or a bottom-up TSV file.
     out
         Folder to write features, boxes and ids to, for other programs, other machines and
         `aoq data build --features`.
     backbone
-        The network that looks at pictures: `efficientnet-lite0` by default, or a vision model of
+        The network that extracts features: `efficientnet-lite0` by default, or a vision model of
         Hugging Face's transformers by its hub name or folder.
     grid
-        Regions a side: 6, the default, gives 36 an image; fewer are means of those.
+        Regions per side: 6, the default, gives 36 per image; a smaller grid holds means of those.
     regions
-        Keep the first so many of each image of a bottom-up file, where their numbers differ.
+        Keep the first N regions of each image of a bottom-up file, if the images' numbers differ.
     workers
-        Processes that decode pictures beside those that compute.
+        Processes that decode pictures, besides those that compute.
     force
         Replace `out` if it exists.
     """
@@ -71,7 +71,7 @@ def extract(
         _suggest_build("captions.json", "--features", out)
         return
     if regions is not None:
-        raise UserError(f"--regions is for bottom-up files; {source} is none; use --grid.")
+        raise UserError(f"--regions is for bottom-up files; {source} is not one; use --grid.")
     _extract_folder(source, region_source(backbone, grid), out=out, workers=workers, force=force)
     network = ("--backbone", backbone) if backbone else ()
     alike = ("--features", out) if out else (*network, "--grid", grid or QUICK_GRID)
@@ -79,7 +79,7 @@ def extract(
 
 
 def open_regions(path: Path, *, regions: int | None) -> RegionTable:
-    """A bottom-up file, or a folder that this command wrote."""
+    """Open a bottom-up file, or a folder that this command wrote."""
     from aoq.features.bottom_up import BottomUpFile
     from aoq.features.tables import RegionFolder
 
@@ -124,7 +124,7 @@ def _suggest_build(*arguments: object) -> None:
 
 
 def _refuse_taken(out: Path, source: Path, *, force: bool) -> None:
-    """Before hours of work."""
+    """Reject an existing `out` before hours of work."""
     from aoq.features.tables import WHAT
     from aoq.folders import refuse_taken
 

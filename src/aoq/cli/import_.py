@@ -1,4 +1,4 @@
-"""`aoq import`: runs of what others published."""
+"""`aoq import`: make runs from published files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def import_(
     model: ModelName | None = None,
     force: Flag = False,
 ) -> None:
-    """Make a run of the files that SCAN, BFAN, VSRN, VSE++ or AOQ publish.
+    """Make a run from the files that SCAN, BFAN, VSRN, VSE++ or AOQ publish.
 
-    Nothing in these files is run; one that holds more than weights and options is refused.
+    Nothing in these files is executed; a file with more than weights and options is rejected.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def import_(
     t2i
         Candidate lists of the texts, .npy.
     model
-        Which model it is, where the checkpoint does not tell.
+        Which model it is, if the checkpoint does not state it.
     force
         Replace `out` if it is a run.
     """

@@ -1,4 +1,4 @@
-"""`aoq index`: encode what is to be searched."""
+"""`aoq index`: encode images and texts for search."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ def index(
     Parameters
     ----------
     run
-        Folder of a trained model; of a run with two rounds, the better one on dev is
-        taken.
+        Folder of a trained model; if the run has two rounds, the better one on dev is used.
     data
         Data set to index; default: the one the model was trained on.
     splits
@@ -49,22 +48,22 @@ def index(
     pictures
         Folders of photos without captions, to index beside the data set.
     without_data
-        Index the photos of --pictures alone.
+        Index only the photos of --pictures.
     add
-        Folder of photos to add to an existing index; those it has already are skipped.
+        Folder of photos to add to an existing index; photos that it already holds are skipped.
     teacher
         Run of an embedding model (vsrn, vse) that proposes what scan and bfan then score.
     proposals
-        Number of images or texts the teacher proposes for a query; default: 200. Alone, it
-        changes an existing index.
+        Number of images or texts that the teacher proposes for a query; default: 200. Given
+        alone, it changes an existing index.
     sample
-        Number of images, and of texts, on which the teacher is measured; default: 100.
+        Number of images, and of texts, on which the teacher's recall is measured; default: 100.
     out
         Folder of the index; default: `index` beside the model.
     force
         Replace an existing index.
     round
-        Round to take of a run with two: one or two; default: the better one on dev.
+        Round to use of a run with two: one or two; default: the better one on dev.
     """
     from aoq.retrieval.build import (
         PROPOSALS,
@@ -139,7 +138,7 @@ def _report_added(run: Path, folder: Path, added: AddedPhotos, *, index: Path | 
     say(f"added {count_of(added.added, 'photo')} of {folder}{present}")
     if added.unmeasured is not None:
         measure = command("index", run, "--proposals", added.unmeasured, *_option("--out", index))
-        say(f"the recall of the teacher's proposals has to be measured again: {measure}")
+        say(f"the recall of the teacher's proposals must be measured again: {measure}")
 
 
 def _option(name: str, value: Path | str | None) -> tuple[str, ...]:

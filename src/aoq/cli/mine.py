@@ -41,44 +41,44 @@ def mine(
 ) -> None:
     """Rank the whole training set with a trained model and keep the hardest negatives.
 
-    Interrupted, the same command continues. With many cores or machines:
+    If interrupted, the same command continues. With many cores or machines:
     `torchrun --nproc-per-node 4 -m aoq mine RUN`.
 
     Parameters
     ----------
     runs
-        Folder of a run, whose best round mines, or of a round; of several, their ensemble (mean
+        Folder of a run, whose best round mines, or of a round; several mine as an ensemble (mean
         score).
     out
         File to write; default: candidates.safetensors in the (first) round.
     data
         Data set to mine; default: the one the model was trained on.
     proposals
-        Deep lists of a faster model: for a model that is too slow to rank everything (scan, bfan),
-        which then ranks only what is in them.
+        Deep lists of a faster model, for a model that is too slow to rank everything (scan, bfan):
+        it then ranks only what these lists hold.
     sample
-        Images, and texts, that are ranked once more to show what the rules drop and how much
+        Images, and texts, that are ranked once more to report what the rules drop and how much
         rounding and --proposals miss; 0 for none.
     depth_texts
-        Hardest texts kept for each image; default, as of all that follows: the run's recipe.
+        Hardest texts kept for each image; this and the following default to the run's recipe.
     depth_images
         Hardest images kept for each text.
     memory
-        Budget for lists, blocks of scores and what they are computed from, such as 4GiB.
+        Budget for lists, blocks of scores and their inputs, such as 4GiB.
     precision
         Round encodings to float16 or bfloat16 before they are scored.
     skip_first
-        Against false negatives: leave the first so many candidates of every list out.
+        Against false negatives: leave out the first N candidates of every list.
     score_share
-        Against false negatives: drop what scores above this share of the best positive (0.95).
+        Against false negatives: drop candidates above this share of the best positive (0.95).
     equal_captions
-        Against false negatives: drop captions with the words of one of the image's own.
+        Against false negatives: drop captions with the same words as one of the image's own.
     near_captions
-        Against false negatives: drop captions that share so much of their words (0.8) with one.
+        Against false negatives: drop captions with this share of words (0.8) in common with one.
     force
         Replace `out` if it exists.
     round
-        Round to take of a run with two: one or two; default: the better one on dev.
+        Round to use of a run with two: one or two; default: the better one on dev.
     """
     from rich.console import Console
 
@@ -145,7 +145,7 @@ def inspect(
     lists
         Candidate lists, as `aoq mine` writes them.
     data
-        Data set that they were mined on; default: that of the run whose folder they are in.
+        Data set on which they were mined; default: that of the run whose folder holds them.
     image
         Image to show, by id, file name or number; can be repeated.
     text
@@ -155,7 +155,7 @@ def inspect(
     html
         Also write a page with pictures.
     seed
-        Of the images and texts that are shown where none is named.
+        Seed of the choice of images and texts if none is given.
     force
         Replace `html` if it exists.
     """
@@ -202,13 +202,14 @@ def export(
     lists
         Candidate lists, as `aoq mine` writes them.
     data
-        Data set that they were mined on; default: that of the run whose folder they are in.
+        Data set on which they were mined; default: that of the run whose folder holds them.
     out
         Folder to write to: i2t and t2i, as .jsonl or .npy.
     form
-        jsonl: lines of anchor, positive and negatives; npy: ids only, as the AOQ program has them.
+        jsonl: lines of anchor, positive and negatives; npy: ids only, as AOQ's program reads them.
     depth
-        Candidates of each list to write, hardest first; default, and where there are fewer: all.
+        Candidates of each list to write, hardest first; default: all. Shorter lists are written
+        whole.
     force
         Replace files that exist.
     """
@@ -242,7 +243,7 @@ def export(
 
 
 def _open_lists(lists: Path, data: Path | None) -> tuple[CandidateLists, PairDataset]:
-    """Lists and the training set they belong to."""
+    """Open lists and the training set they belong to."""
     from aoq.data.splits import open_dataset
     from aoq.mining.candidates import CandidateLists
     from aoq.recipes import load_recipe
@@ -251,6 +252,6 @@ def _open_lists(lists: Path, data: Path | None) -> tuple[CandidateLists, PairDat
     config = RunDirectory(lists.parent).config
     own = load_recipe(config).data if config.is_file() else ""
     if data is None and not own:
-        raise UserError(f"{lists} is in no folder of a run with data; name its data with --data.")
+        raise UserError(f"{lists} is not in the folder of a run; name its data with --data.")
     dataset = open_dataset(data or Path(own), "train")
     return CandidateLists.load(lists).require_fit(dataset, source=lists), dataset

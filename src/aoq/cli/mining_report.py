@@ -1,4 +1,4 @@
-"""The mining report on the terminal: what was kept and dropped, how it scores, and examples."""
+"""The mining report on the terminal: what was kept and dropped, its scores, and examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS_SHOWN = 64  # characters of a caption
 
 
 def report_view(report: MiningReport) -> Group:
-    """The scores, what has to be said about them, and one example of every rule and direction."""
+    """Show the scores, notes on them, and one example of each rule and direction."""
     parts: list[Table | Text] = [_scores_table(report), *_notes(report)]
     if any(dropped.examples for dropped in (*report.i2t.dropped, *report.t2i.dropped)):
         parts.append(_examples_table(report))
@@ -61,7 +61,7 @@ def _notes(report: MiningReport) -> Iterator[Text]:
 
 
 def _examples_table(report: MiningReport) -> Table:
-    """The hardest of every rule and direction, its anchor first."""
+    """Show the hardest candidate of each rule, with its anchor first."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("dropped by", no_wrap=True)
     table.add_column("score", justify="right")

@@ -1,4 +1,4 @@
-"""`aoq recipes`: what there is to run, what a name stands for, and the paper's tables."""
+"""`aoq recipes`: list the recipes, their settings, and the paper's tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app.command(recipes_app)
 
 @recipes_app.default
 def recipes() -> None:
-    """List recipes, and the changes that can be added to their names with a plus."""
+    """List recipes, and the changes that a plus adds to their names."""
     from aoq.recipes import shipped_changes, shipped_recipes
 
     _print_columns("recipe", "what it is", list(shipped_recipes().items()))
@@ -43,12 +43,12 @@ def show(name: str, /) -> None:
 
 @recipes_app.command
 def table(number: str, /) -> None:
-    """List the rows of one of the paper's tables with the recipes that make them.
+    """List the rows of one of the paper's tables with their recipes.
 
     Parameters
     ----------
     number
-        1 to 6, or `text` for runs that only the text tells of.
+        1 to 6, or `text` for runs that only the text mentions.
     """
     from aoq.recipes.tables import paper_rows
 

@@ -27,7 +27,7 @@ Order = Literal["path", "test", "dev", "time"]
 # Columns to hide in a narrow terminal, in this order.
 _DISPENSABLE = ("seed", "time", "model", "age")
 _SHORTEST_PATH = 24
-# How the origin of a run differs: it is another one, it has none, or the first run has none.
+# How the origin of a run differs: both have one, this run has none, or the first run has none.
 _ANOTHER = {
     "data": ("was trained on another data set than",) * 3,
     "dev": ("was validated on another dev set than",) * 3,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from aoq.retrieval.answers import Answer
 
-_WORDS_SHOWN = 20  # a file of texts can have thousands
+_WORDS_SHOWN = 20  # a file of texts can hold thousands of unknown words
 
 
 @app.command
@@ -55,7 +55,7 @@ def search(
     index
         Folder of the index; default: `index` beside the model.
     round
-        Round to take of a run with two: one or two; default: the better one on dev.
+        Round to use of a run with two: one or two; default: the better one on dev.
     as_json
         Print JSON for programs.
     """
@@ -63,7 +63,7 @@ def search(
         raise UserError('give either a sentence or a picture: "a dog" or --image dog.jpg.')
     from aoq.retrieval.matcher import Matcher
 
-    trained_round(run, round)  # says which
+    trained_round(run, round)  # prints which round is used
     matcher = Matcher.load(run, index=index, round=round)
     query = image if text is None else text
     assert query is not None
@@ -110,7 +110,7 @@ def score(
     texts
         Sentences.
     round
-        Round to take of a run with two: one or two; default: the better one on dev.
+        Round to use of a run with two: one or two; default: the better one on dev.
     as_json
         Print JSON for programs.
     """
@@ -144,14 +144,14 @@ def encode(
     force: Flag = False,
     round: Which = None,  # noqa: A002
 ) -> None:
-    """Write the vectors that a model makes of texts or pictures to a file.
+    """Write the vectors of texts or pictures to a file.
 
     Parameters
     ----------
     run
         Folder of a trained model.
     texts
-        File of texts, one a line.
+        File of texts, one per line.
     pictures
         Folder of pictures.
     out
@@ -159,7 +159,7 @@ def encode(
     force
         Replace `out`, and the .json file beside it, if they exist.
     round
-        Round to take of a run with two: one or two; default: the better one on dev.
+        Round to use of a run with two: one or two; default: the better one on dev.
     """
     if (texts is None) == (pictures is None):
         raise UserError("give one of the two: --texts FILE or --pictures FOLDER.")
@@ -196,7 +196,7 @@ def _warn_unknown(words: Sequence[str]) -> None:
 
 
 def _print_answer(answer: Answer, *, of_images: bool) -> None:
-    """Print a row per hit."""
+    """Print one row per hit."""
     rows = [
         {
             "rank": str(rank),
@@ -211,7 +211,7 @@ def _print_answer(answer: Answer, *, of_images: bool) -> None:
 
 
 def _print_rows(rows: Sequence[Mapping[str, str]]) -> None:
-    """Print a row per line; in a terminal too narrow for that, pictures below captions."""
+    """Print one line per row; in a narrow terminal, pictures go below captions."""
     table = _table(rows)
     console = console_for(table)
     if "picture" in rows[0] and natural_width(table) > console.width:

@@ -1,4 +1,4 @@
-"""`aoq serve`: the page and the HTTP API of some runs."""
+"""`aoq serve`: serve a page and an HTTP API for trained runs."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def serve(
     port
         Port to listen on; 0 for any that is free.
     index
-        Index to use, of one run; default: the one in the run's folder.
+        Index to use, for a single run; default: the one in the run's folder.
     round
-        Round to take of runs with two: one or two; default: the better one on dev.
+        Round to use of runs with two: one or two; default: the better one on dev.
     max_upload
         Largest picture that can be uploaded, such as 10MB.
     max_pixels
-        Most pixels of an uploaded picture, up to 100 million.
+        Maximum number of pixels of an uploaded picture, up to 100 million.
     workers
-        Requests that are computed at once; default: one per core.
+        Requests that are computed at the same time; default: one per core.
     waiting
         Requests that may wait for a worker; more get status 429.
     timeout
-        Seconds until a request is given up.
+        Seconds after which a request is abandoned.
     allow_host
         Name that visitors or a proxy use for this server, unless it is a numeric address; can
         be repeated. A server behind a proxy needs it.
@@ -65,7 +65,7 @@ def serve(
 
     require_packages("fastapi", "uvicorn", "python_multipart", "cachetools", "PIL", extra="web")
     if index is not None and len(runs) > 1:
-        raise UserError("--index is of one run; drop it, or name one run.")
+        raise UserError("--index is for a single run; drop it, or name one run.")
     from aoq.retrieval.matcher import Matcher
     from aoq.web.app import make_app
     from aoq.web.limits import Limits
@@ -80,7 +80,7 @@ def serve(
         seconds=timeout,
         **chosen,
     )
-    trained_rounds(runs, round)  # says which
+    trained_rounds(runs, round)  # prints which rounds are used
     with listen(host, port) as listener:
         matchers = [Matcher.load(run, index=index, round=round) for run in runs]
         is_private = is_loopback(listener)
@@ -89,7 +89,7 @@ def serve(
         server = make_server(make_app(matchers, limits=limits, hosts=hosts), limits)
         if not is_private:
             warn(
-                f"everybody who can reach {host} can search these runs, see their pictures and "
+                f"anyone who can reach {host} can search these runs, see their pictures and "
                 "upload some; there is no password."
             )
         say(f"serving {', '.join(map(str, runs))} at {address_of(listener)} (Ctrl-C stops it)")

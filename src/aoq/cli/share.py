@@ -1,4 +1,4 @@
-"""`aoq mine share`: how hard the negatives are that random batches offer."""
+"""`aoq mine share`: how hard the negatives in random batches are."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def share(
     round: Which = None,  # noqa: A002
     as_json: Json = False,
 ) -> None:
-    """How often the hardest negative of a batch is among the hardest of the whole training set.
+    """Report how often a batch's hardest negative is among the hardest of the training set.
 
-    Small shares are what offline negatives are for. Beside what is measured stands what chance
-    gives: 1 - (1 - top/N)^(B-1), and a mean rank of N/B.
+    Small shares are the reason for offline negatives. Beside each measured figure stands the
+    expectation for random batches: 1 - (1 - top/N)^(B-1), and a mean rank of N/B.
 
     Parameters
     ----------
     run
         Folder of a run, whose best round ranks, or of a round.
     batch_sizes
-        Positive pairs of a batch.
+        Positive pairs per batch.
     top
         Ranks that count as hard.
     pairs
-        Positive pairs that are looked at, in batches of each size.
+        Positive pairs to measure, in batches of each size.
     data
         Data set; default: the one the model was trained on.
     seed
-        Of the batches.
+        Seed of the batches.
     round
-        Round to take of a run with two: one or two; default: the better one on dev.
+        Round to use of a run with two: one or two; default: the better one on dev.
     as_json
         Print JSON for programs.
     """

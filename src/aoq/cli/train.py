@@ -1,4 +1,4 @@
-"""`aoq train` and `aoq run`: one round, or a whole recipe."""
+"""`aoq train` and `aoq run`: train one round, or run a whole recipe."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train(
 ) -> None:
     """Train one round.
 
-    Interrupted, the same command continues. With several GPUs or machines:
+    If interrupted, the same command continues. With several GPUs or machines:
     `torchrun --nproc-per-node 4 -m aoq train RECIPE ...`.
 
     Parameters
@@ -40,13 +40,13 @@ def train(
         A TOML file or the name of a recipe, such as scenes-small or vsrn-f30k+off-tri; `aoq
         recipes` lists them.
     out
-        Folder of the run; one that was started with the same settings is continued.
+        Folder of the run; a run that was started with the same settings is continued.
     round
         Round one, or round two with the lists of --candidates.
     start
-        Run whose weights round two starts from, where its start_from says so.
+        Run whose weights round two starts from, if its start_from says so.
     force
-        Start anew where `out` exists.
+        Start over if `out` exists.
     """
     from aoq.distributed import join_processes
     from aoq.runs.directory import RunDirectory
@@ -67,7 +67,7 @@ def train(
             return
     next_steps(command("evaluate", out))
     if round == "one":
-        begun = RunDirectory(out)  # with all that flags changed
+        begun = RunDirectory(out)  # with all changes made by flags
         lists = ("--round", "two", "--candidates", begun.candidates)
         next_steps(
             command("mine", out),
@@ -87,7 +87,7 @@ def run(
 ) -> None:
     """Run a whole recipe: round one, mining, round two, evaluation.
 
-    Interrupted, the same command continues with the stage it stopped in. With several GPUs or
+    If interrupted, the same command continues with the stage where it stopped. With several GPUs or
     machines: `torchrun --nproc-per-node 4 -m aoq run RECIPE ...`.
 
     Parameters
@@ -96,11 +96,11 @@ def run(
         A TOML file or the name of a recipe, such as scenes-small or vsrn-f30k+off-tri; `aoq
         recipes` lists them.
     out
-        Folder of the run; one that was started with the same settings is continued.
+        Folder of the run; a run that was started with the same settings is continued.
     plan
-        Only print steps, time, disk and memory, measured on a few steps; nothing is written.
+        Only print steps, time, disk and memory, estimated from a few steps; nothing is written.
     force
-        Start anew where `out` exists.
+        Start over if `out` exists.
     """
     from aoq.distributed import join_processes
     from aoq.runs.directory import ROUNDS
@@ -128,7 +128,7 @@ def run(
 
 
 def _tell_best_round(out: Path) -> None:
-    """Say which round is used from here on, and what to try where round two is the worse one."""
+    """Print which round is used from here on, and what to try if round two is the worse one."""
     from aoq.progress import say, warn
     from aoq.runs.best_round import best_round
 

@@ -1,12 +1,12 @@
-"""Records become a data set folder of our own, whole or not at all.
+"""Writes records as a data set folder, complete or not at all.
 
-dataset.json            what it is, which network and grid made the features, a hash of every file
-train.json              images, captions and the pairs among them, in the order of the rows
+dataset.json            what it is, the network and grid of the features, a hash of every file
+train.json              images, captions and their pairs, in the order of the rows
 train.features.npy      (N, R, F) float16; the same files for dev and test
-train.boxes.npy         (N, R, 4) float32, where regions are no cells of a grid
+train.boxes.npy         (N, R, 4) float32, if regions are not the cells of a grid
 events.jsonl            when it was built, and how long that took
-skipped.jsonl           what was left out as unusable, and why, where that was asked for
-source/                 pictures and captions, where the data set was generated
+skipped.jsonl           what was left out as unusable, and why, if that was requested
+source/                 pictures and captions, if the data set was generated
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def build_dataset(
 ) -> None:
     """Extract the features of all records and write them as a data set.
 
-    Damaged pictures are refused, or left out where `skipped` is given: it says why, after what
-    was left out before, and all of it is kept in the folder.
+    Damaged pictures are rejected. If a list is given as `skipped`, they are left out instead and
+    their reasons are appended to it; the folder keeps the whole list.
     """
     raise_problems(find_problems(records))
     with _dataset_folder(Path(folder), records, force=force) as temporary:
@@ -69,7 +69,7 @@ def build_from_regions(
     force: bool = False,
     skipped: Sequence[str] | None = None,
 ) -> None:
-    """Write a data set of regions that are there already; the pictures need not be."""
+    """Write a data set of existing regions; the pictures need not exist."""
     raise_problems(find_problems(records, need_pictures=False))
     with _dataset_folder(Path(folder), records, force=force) as temporary:
         _keep_skipped(temporary, skipped)
@@ -85,7 +85,7 @@ def build_scenes(
     workers: int = WORKERS,
     force: bool = False,
 ) -> None:
-    """Generate the embedded data set, then build it as if a user had brought it."""
+    """Generate the embedded data set, then build it like a user's."""
     require_packages("PIL", extra="extract")
     from aoq.data.scenes import SIZES, write_scenes
 
@@ -102,7 +102,7 @@ def build_scenes(
 
 
 def find_problems(records: Sequence[Record], *, need_pictures: bool = True) -> list[str]:
-    """What keeps records from being a data set, wherever they come from."""
+    """List what keeps records, from any source, from being a data set."""
     if not records:
         return ["There are no records; expected at least one image with a caption."]
     problems: list[str] = []
@@ -113,17 +113,19 @@ def find_problems(records: Sequence[Record], *, need_pictures: bool = True) -> l
         if record.split not in SPLITS:
             problems.append(f"{image} is in {record.split!r}; expected {', '.join(SPLITS)}.")
         if splits.get(image) == record.split:
-            problems.append(f"The image id {image} is there twice; ids must differ.")
+            problems.append(f"The image id {image} occurs twice; ids must differ.")
         elif image in splits:
             problems.append(f"{image} is in {splits[image]} and in {record.split}; expected one.")
         if not record.captions or not all(caption.strip() for caption in record.captions):
             problems.append(f"{image} has no caption or an empty one; expected words.")
         if n_captions != n_ids:
-            problems.append(f"{image} has {n_captions} captions and {n_ids} ids; expected as many.")
+            problems.append(
+                f"{image} has {n_captions} captions and {n_ids} ids; expected one id each."
+            )
         if need_pictures and not record.picture.is_file():
             problems.append(f"{image} has no picture at {record.picture}.")
         problems += [
-            f"The caption id {caption_id} is there twice; ids must differ."
+            f"The caption id {caption_id} occurs twice; ids must differ."
             for caption_id in record.caption_ids
             if caption_id in caption_ids
         ]
@@ -133,13 +135,13 @@ def find_problems(records: Sequence[Record], *, need_pictures: bool = True) -> l
 
 
 def refuse_taken_dataset(folder: Path, *, force: bool, sources: Sequence[Path] = ()) -> None:
-    """Refuse a place that is taken, before hours of work."""
+    """Raise a `UserError` if the folder cannot be written, before hours of work."""
     refuse_taken(folder, what="data set", force=force, sources=sources)
 
 
 @contextmanager
 def _dataset_folder(folder: Path, records: Sequence[Record] = (), *, force: bool) -> Iterator[Path]:
-    """A folder to fill, whole or not at all, that says when it was and how long it took."""
+    """Yield a folder to fill, complete or not at all, that records the time of the build."""
     started = time.monotonic()
     pictures = [record.picture for record in records]
     with written_folder(folder, what="data set", force=force, sources=pictures) as temporary:
@@ -196,14 +198,14 @@ def _fill(folder: Path, records: Sequence[Record], regions: RegionTable, *, name
 
 
 def _names_of(record: Record) -> list[str]:
-    """What a table may call an image: its id, or an end of its picture's path, suffix or not."""
+    """Return the names of an image in a table: its id, or the end of its picture's path."""
     parts, suffix = record.picture.parts, record.picture.suffix
     names = [record.image_id, *("/".join(parts[start:]) for start in range(len(parts)))]
     return [spelling for name in names for spelling in (name, name.removesuffix(suffix))]
 
 
 def _listing(records: Sequence[Record], folder: Path) -> dict[str, Any]:
-    """Images and captions in the order of their ids; pictures relative to the folder if inside."""
+    """List images and captions by id; pictures inside the folder are relative to it."""
     captions = [
         (image, caption_id, text)
         for image, record in enumerate(records)

@@ -1,4 +1,4 @@
-"""From ids of a data set to the tensors of a batch."""
+"""Turns ids of a data set into the tensors of a batch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Tokenizer = Callable[[str], Sequence[int]]
 class Collator:
     """Reads rows of one data set as tensors; captions are tokenised once, when first needed.
 
-    The tokenizer is a vocabulary, or anything that makes word ids of a caption. One of Hugging
-    Face is given as `lambda caption: tokenizer(caption).input_ids`, with its `pad_token_id`.
+    The tokenizer is a vocabulary, or any function from a caption to word ids. Give a Hugging Face
+    tokenizer as `lambda caption: tokenizer(caption).input_ids`, with its `pad_token_id`.
 
     >>> dataset = PairDataset.of(np.zeros((1, 4, 6)), ["a cat", "my black cat"], [(0, 0), (0, 1)])
     >>> collator = Collator(dataset, lambda caption: [len(word) for word in caption.split()], pad=9)
@@ -40,8 +40,8 @@ class Collator:
     ) -> None:
         if not isinstance(dataset, PairDataset):
             raise UserError(
-                f"the data set is a {type(dataset).__name__}; expected a PairDataset, such as "
-                "aoq.open_dataset(folder, split) gives."
+                f"the data set is a {type(dataset).__name__}; expected a PairDataset, as "
+                "aoq.open_dataset(folder, split) returns."
             )
         if not isinstance(tokenizer, Vocabulary) and not callable(tokenizer):
             raise UserError(
@@ -54,7 +54,7 @@ class Collator:
         self.device = torch.device(device)
 
     def with_dataset(self, dataset: PairDataset) -> Collator:
-        """One that reads another data set in the same way."""
+        """Return a collator that reads another data set in the same way."""
         return Collator(dataset, self.tokenizer, pad=self.pad, device=self.device)
 
     @cached_property
@@ -65,11 +65,11 @@ class Collator:
 
     @cached_property
     def text_lengths(self) -> Ids:
-        """Words of each text, with what the tokenizer puts around them. (M,)"""
+        """Return the number of words of each text, including the tokenizer's special ones. (M,)"""
         return np.array([len(words) for words in self._tokens], dtype=np.int64)
 
     def unknown_texts(self) -> Ids:
-        """The texts without a single word of the vocabulary; other tokenizers do not tell."""
+        """Return the texts without any known word; empty for tokenizers other than a Vocabulary."""
         known = isinstance(self.tokenizer, Vocabulary)
         return np.array(
             [
@@ -81,19 +81,19 @@ class Collator:
         )
 
     def unknown_share(self) -> float:
-        """The share of all words that the vocabulary does not have."""
+        """Return the share of all words that are not in the vocabulary."""
         words = np.concatenate([words[1:-1] for words in self._tokens])
         return float(np.mean(words == UNKNOWN)) if len(words) else 0.0
 
     def regions(self, image_ids: Ids) -> Tensor:
-        """Features or pixels of some images: float32, or whole numbers as they are. (B, R, F)"""
-        # A copy: the file stays as it is.
+        """Read features or pixels of some images: float32, or integers unchanged. (B, R, F)"""
+        # A copy: the file must not change.
         rows = torch.from_numpy(np.ascontiguousarray(self.dataset.features[image_ids]))
         dtype = torch.float32 if rows.is_floating_point() else rows.dtype
         return rows.to(self.device, dtype)
 
     def texts(self, text_ids: Ids) -> Texts:
-        """Word ids of some texts, padded to the longest of them."""
+        """Return the word ids of some texts, padded to the longest of them."""
         return pad_texts([self._tokens[text] for text in text_ids], self.pad).to(self.device)
 
 

@@ -1,9 +1,9 @@
-"""A split of a data set: features, captions and who belongs to whom.
+"""A split of a data set: features, captions, and which image belongs to which caption.
 
-Features stay on disk, memory-mapped, because those of COCO are 33 GB; only ids and captions are
-held in memory. `PairDataset.of` makes one of what a Python program holds, or of pictures that it
-reads when asked; `aoq.data.splits` opens folders. Either refuses what does not fit together, so
-that whoever holds a `PairDataset` need not look again.
+Features stay on disk, memory-mapped, because those of COCO take 33 GB; only ids and captions are in
+memory. `PairDataset.of` creates a data set from arrays, or from pictures that it reads on demand;
+`aoq.data.splits` opens folders. Both reject inconsistent input, so that users of a `PairDataset`
+need no further checks.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _IMAGES_READ_TWICE = 3
 
 
 class ImageReader(Protocol):
-    """Anything that reads images when asked: pictures from files, rows of a store.
+    """Anything that reads images on demand: pictures from files, rows of a store.
 
-    One image is always the same array, whenever it is read and with whichever others: a run that
-    continues must find the data it began with. What changes pictures at random is the model's.
+    An image has to be the same array whenever it is read and whichever others are read with it: a
+    run that continues must find the same data. Random augmentation belongs in the model.
     """
 
     def __len__(self) -> int:
-        """The number of images."""
+        """Return the number of images."""
         ...
 
     def __getitem__(self, ids: Ids, /) -> npt.ArrayLike:
-        """The images of these numbers (B,), in their order: (B, R, F), pixels (B, 3, H, W), ..."""
+        """Return the images of these numbers (B,), in order: (B, R, F), pixels (B, 3, H, W), ..."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ImagesOnDemand:
-    """An `ImageReader` that passes for a memory map: it has a shape, and a slice reads nothing."""
+    """Wraps an `ImageReader` like a memory map: it has a shape, and slicing reads nothing."""
 
     reader: ImageReader
     ids: Ids
@@ -55,7 +55,7 @@ class ImagesOnDemand:
 
     @classmethod
     def of(cls, reader: ImageReader) -> Self:
-        """All images of a reader; the first one shows what they are like."""
+        """Wrap all images of a reader; the first one determines shape and dtype."""
         first = _read_images(reader, np.zeros(1, np.int64))
         _require_repeatable(reader)
         return cls(reader, np.arange(len(reader)), first.shape[1:], first.dtype)
@@ -87,12 +87,12 @@ class ImagesOnDemand:
 
 
 def _read_images(reader: ImageReader, ids: Ids) -> Array:
-    """Some images in an array of their own, whatever the reader keeps."""
+    """Read some images into a new array, independent of the reader's own buffers."""
     try:
         images = np.array(reader[ids], order="C")
     except ValueError as error:
         raise UserError(
-            f"images[ids] is no array ({error}); expected images of one shape and dtype."
+            f"images[ids] is not an array ({error}); expected images of one shape and dtype."
         ) from error
     if images.ndim < 2 or len(images) != len(ids):
         raise UserError(
@@ -103,7 +103,7 @@ def _read_images(reader: ImageReader, ids: Ids) -> Array:
 
 
 def _require_repeatable(reader: ImageReader) -> None:
-    """Refuse a reader whose images change from read to read, or with those they are read with."""
+    """Reject a reader whose images change between reads, or with the others of a read."""
     ids = np.unique(np.linspace(0, len(reader) - 1, _IMAGES_READ_TWICE).astype(np.int64))[::-1]
     together = _read_images(reader, ids)
     for image, found in zip(ids, together, strict=True):
@@ -115,7 +115,7 @@ def _require_repeatable(reader: ImageReader) -> None:
                 f"images[[{image}]] is not the same when it is read again, alone and with others; "
                 "an image has to be the same array whenever it is read: move random crops and the "
                 "like into the model, where self.training is true, and do not scale an image by "
-                "what it is read with."
+                "the others of its batch."
             )
 
 
@@ -133,7 +133,7 @@ class PairDataset:
     captions: tuple[str, ...]
     caption_ids: tuple[str, ...]
     positives: Positives
-    pictures: tuple[Path | None, ...]  # where the original picture is, if known
+    pictures: tuple[Path | None, ...]  # path of the original picture, if known
 
     @classmethod
     def of(
@@ -147,7 +147,7 @@ class PairDataset:
         image_ids: Sequence[str] | None = None,
         caption_ids: Sequence[str] | None = None,
     ) -> Self:
-        """One made in Python; `pairs` says which image has which caption, by their numbers.
+        """Create a data set in Python; `pairs` lists (image, caption) by their numbers.
 
         >>> pixels = np.zeros((2, 3, 8, 8), np.uint8)
         >>> dataset = PairDataset.of(pixels, ["a cat", "my cat", "a dog"], [(0, 0), (0, 1), (1, 2)])
@@ -158,7 +158,7 @@ class PairDataset:
         n_images, n_texts = len(features), len(captions)
         raise_problems(
             [
-                f"captions[{number}]: {shown(caption)} is no caption; expected words."
+                f"captions[{number}]: {shown(caption)} is not a caption; expected words."
                 for number, caption in enumerate(captions)
                 if not isinstance(caption, str) or not caption.strip()
             ]
@@ -179,7 +179,7 @@ class PairDataset:
         return dataset
 
     def __len__(self) -> int:
-        """The number of images."""
+        """Return the number of images."""
         return len(self.features)
 
     @property
@@ -188,15 +188,15 @@ class PairDataset:
 
     @cached_property
     def contents(self) -> str:
-        """Says "the same images and texts, as features of the same shape", on any machine.
+        """Identify the images, texts and feature shape, equally on any machine.
 
-        Another processor makes features that differ in their last digits.
+        Features from another processor differ in their last digits, so they are not included.
         """
         return self._described().hexdigest()
 
     @cached_property
     def fingerprint(self) -> str:
-        """Says "the same data set" cheaply: its contents, and a sample of the features."""
+        """Identify the data set cheaply: its contents, and a sample of the features."""
         digest = self._described()
         for row in np.unique(np.linspace(0, len(self) - 1, ROWS_SAMPLED).astype(int)):
             digest.update(self.features[np.array([row])].tobytes())
@@ -210,7 +210,7 @@ class PairDataset:
 
 
 def _as_features(images: npt.ArrayLike | ImageReader) -> Features:
-    """Arrays as they are, and what reads images when asked as if it were one."""
+    """Return arrays unchanged, and wrap readers of images."""
     is_reader = hasattr(images, "__getitem__") and not isinstance(images, np.ndarray | list | tuple)
     features: Features
     if is_reader:
@@ -237,7 +237,7 @@ def _as_ids(ids: Sequence[str] | None, count: int, what: str, *, prefix: str) ->
 
 
 def _as_pairs(pairs: Iterable[tuple[int, int]] | Ids, sizes: tuple[int, int]) -> Ids:
-    """Numbers of images and captions (P, 2), all of them in range."""
+    """Return numbers of images and captions (P, 2), all of them in range."""
     try:
         array = np.asarray(pairs if isinstance(pairs, np.ndarray) else list(pairs))
     except ValueError:  # rows of different lengths
@@ -252,7 +252,7 @@ def _as_pairs(pairs: Iterable[tuple[int, int]] | Ids, sizes: tuple[int, int]) ->
 
 
 def without_partner(dataset: PairDataset, *, place: str = "") -> list[str]:
-    """A sentence for each image without a caption and each caption without an image."""
+    """Return a sentence for each image without a caption and each caption without an image."""
     positives = dataset.positives
     images = np.flatnonzero(positives.texts_per_image() == 0)
     texts = np.flatnonzero(positives.swapped.texts_per_image() == 0)
@@ -267,6 +267,6 @@ def without_partner(dataset: PairDataset, *, place: str = "") -> list[str]:
 
 def no_pair(place: str, pair: object, sizes: tuple[int, int]) -> str:
     return (
-        f"{place}: {shown(pair)} is no pair; expected the number of an image, below {sizes[0]:,}, "
-        f"and that of a caption, below {sizes[1]:,}."
+        f"{place}: {shown(pair)} is not a pair; expected the number of an image, below "
+        f"{sizes[0]:,}, and that of a caption, below {sizes[1]:,}."
     )

@@ -1,4 +1,4 @@
-"""Images and texts as people see them: on pages, in print and on the terminal."""
+"""Images and texts as users see them: on pages, in print and on the terminal."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from aoq.data.dataset import PairDataset
 
 @dataclass(frozen=True)
 class Item:
-    """An image or a text of a data set; an image goes with one of its own texts."""
+    """An image or a text of a data set; an image comes with one of its own texts."""
 
     number: int
     "Its position in the data set."
     name: str
     text: str
     picture: Path | None = None
-    "Where the picture lies, if it is an image whose picture is known."
+    "The path of the picture, if this is an image and the path is known."
     score: float | None = None
     right: bool = False
     note: str = ""
 
     @classmethod
     def of_image(cls, dataset: PairDataset, number: int, /, *, score: float | None = None) -> Item:
-        """With the first of its texts, which says what it shows."""
+        """Describe an image by the first of its texts."""
         return cls(
             number,
             dataset.image_ids[number],

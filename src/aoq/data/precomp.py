@@ -1,10 +1,9 @@
 """The text files of a precomp folder: captions, BFAN's captions in numbers, and ids.
 
 Five successive captions belong to one image. BFAN reads `{split}_precaps.txt`, in which every
-caption is the numbers of its words, and needs a vocabulary to say what they mean; its captions are
-put into words again, so that whatever reads captions can read these. `{split}_ids.txt` names an
-image a line, or a caption a line. `{split}_tags.txt`, which no published program reads, is left
-alone.
+caption is a list of word numbers; they are converted back to words with a vocabulary, so that all
+readers of captions can use them. `{split}_ids.txt` has one line per image, or one per caption.
+`{split}_tags.txt`, which no published program reads, is ignored.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from aoq.errors import UserError, raise_problems
 from aoq.parsing import read_lines, shown
 
 CAPTIONS_PER_IMAGE = 5
-_UNKNOWN_WORD = "unk"  # in one piece for every tokenizer, which "<unk>" is not
+_UNKNOWN_WORD = "unk"  # every tokenizer keeps it whole, unlike "<unk>"
 
 
 def captions_file(folder: Path, split: str) -> Path:
-    """Where the captions of a split lie: in words, or in numbers if there are no words."""
+    """Return the captions file of a split: the one in words, or else the one in numbers."""
     words, numbers = folder / f"{split}_caps.txt", folder / f"{split}_precaps.txt"
     return numbers if numbers.is_file() and not words.is_file() else words
 
 
 def read_captions(folder: Path, split: str) -> list[str]:
-    """The captions of a split in words."""
+    """Read the captions of a split in words."""
     path = captions_file(folder, split)
     captions = read_lines(path)
     raise_problems(
@@ -40,7 +39,7 @@ def read_captions(folder: Path, split: str) -> list[str]:
 
 
 def vocabulary_files(folder: Path) -> list[Path]:
-    """Vocabularies that lie with a folder, or where SCAN and BFAN keep them: in `vocab` beside it.
+    """Find vocabularies in a folder, or where SCAN and BFAN keep them: in `vocab` beside it.
 
     f30k_precomp/f30k_vocab.json    vocab/f30k_precomp_vocab.json
     """
@@ -49,10 +48,10 @@ def vocabulary_files(folder: Path) -> list[Path]:
 
 
 def read_ids(folder: Path, split: str, *, n_images: int) -> tuple[str, ...]:
-    """The ids of the images, or their numbers.
+    """Read the ids of the images; without an ids file, return their numbers.
 
-    An id may be given once a caption: that of the image, five times in succession, or that of the
-    caption itself, and then the first caption's stands for the image.
+    Ids may be given per caption: either the image's id, five times in succession, or the caption's
+    own id. In the second case the first caption's id stands for the image.
     """
     path = folder / f"{split}_ids.txt"
     if not path.is_file():
@@ -62,8 +61,8 @@ def read_ids(folder: Path, split: str, *, n_images: int) -> tuple[str, ...]:
         return tuple(ids)
     if len(ids) != CAPTIONS_PER_IMAGE * n_images:
         raise UserError(
-            f"{path} has {len(ids):,} ids; expected {n_images:,}, one an image, "
-            f"or {CAPTIONS_PER_IMAGE * n_images:,}, one a caption."
+            f"{path} has {len(ids):,} ids; expected {n_images:,}, one per image, "
+            f"or {CAPTIONS_PER_IMAGE * n_images:,}, one per caption."
         )
     if len(set(ids)) < len(ids):
         raise_problems(_mixed_ids(path, ids))
@@ -71,7 +70,7 @@ def read_ids(folder: Path, split: str, *, n_images: int) -> tuple[str, ...]:
 
 
 def _mixed_ids(path: Path, ids: list[str]) -> list[str]:
-    """A sentence about the first five ids in succession that are not those of one image."""
+    """Return a sentence about the first five successive ids that do not name one image."""
     starts = range(0, len(ids), CAPTIONS_PER_IMAGE)
     mixed = [start for start in starts if len(set(ids[start : start + CAPTIONS_PER_IMAGE])) > 1]
     if not mixed:
@@ -79,7 +78,7 @@ def _mixed_ids(path: Path, ids: list[str]) -> list[str]:
     first, last = mixed[0] + 1, mixed[0] + CAPTIONS_PER_IMAGE
     return [
         f"{path}, lines {first} to {last}: the ids are {shown(ids[first - 1 : last])}, "
-        f"{len(mixed):,} such fives in all; expected the same id five times, in the order of the "
+        f"{len(mixed):,} such groups in all; expected the same id five times, in the order of the "
         "image rows."
     ]
 
@@ -88,7 +87,7 @@ def _in_words(path: Path, lines: list[str]) -> list[str]:
     vocabularies = vocabulary_files(path.parent)
     if not vocabularies:
         raise UserError(
-            f"{path} holds the numbers of words, and no vocabulary lies with it; copy the one they "
+            f"{path} holds the numbers of words, but there is no vocabulary; copy the one they "
             f"were made with, such as {path.parent.resolve().name}_vocab.json, into the folder, "
             f"or the captions as {path.name.replace('_precaps', '_caps')}."
         )
@@ -100,15 +99,15 @@ def _in_words(path: Path, lines: list[str]) -> list[str]:
             captions.append(_decode(line, vocabulary))
         except ValueError:
             problems.append(
-                f"{path}, line {number}: {shown(line)}; expected numbers of words below "
-                f"{len(vocabulary):,} with commas between, as {vocabularies[0]} has them."
+                f"{path}, line {number}: {shown(line)}; expected word numbers below "
+                f"{len(vocabulary):,}, separated by commas, as in {vocabularies[0]}."
             )
     raise_problems(problems)
     return captions
 
 
 def _decode(line: str, vocabulary: Vocabulary) -> str:
-    """One caption of numbers; a `ValueError` where they are none of the vocabulary."""
+    """Convert one caption of numbers to words; raise a `ValueError` for unknown numbers."""
     numbers = [int(number) for number in line.split(",")]
     if min(numbers) < 0 or max(numbers) >= len(vocabulary):
         raise ValueError("a number is not in the vocabulary")
@@ -119,4 +118,4 @@ def _decode(line: str, vocabulary: Vocabulary) -> str:
     ]
     if not words:
         raise ValueError("there is no word")
-    return " ".join(words).replace(" ''", '"')  # on its own, a closing quote would open one
+    return " ".join(words).replace(" ''", '"')  # else it would open a quotation

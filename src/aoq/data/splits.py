@@ -1,7 +1,7 @@
-"""Opens data sets in place, as they lie on disk.
+"""Opens data sets in place.
 
-Two kinds of folders are understood: the ones `aoq.data.build` writes, and the "precomp" folders
-that SCAN, VSE++ and their successors publish.
+Two kinds of folders are supported: those of `aoq.data.build`, and the "precomp" folders that SCAN,
+VSE++ and their successors publish.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OTHER_NUMBERS = (
 
 
 def open_dataset(folder: Path | str, split: str) -> PairDataset:
-    """One split of a folder, whichever kind it is."""
+    """Open one split of a folder of either kind."""
     folder = Path(folder)
     present = splits_of(folder)
     if split not in present:
@@ -41,13 +41,13 @@ def open_dataset(folder: Path | str, split: str) -> PairDataset:
 
 
 def splits_of(folder: Path | str) -> tuple[str, ...]:
-    """The splits a folder holds, train first."""
+    """Return the splits of a folder, train first."""
     folder = Path(folder)
     if is_built(folder):
         return tuple(read_manifest(folder)["splits"])
     if not folder.is_dir():
         raise UserError(
-            f"{folder} is no folder; name the folder of a data set; if one was moved, name its "
+            f"{folder} is not a folder; name the folder of a data set; if it was moved, name its "
             "place with --data FOLDER."
         )
     present = tuple(
@@ -57,14 +57,14 @@ def splits_of(folder: Path | str) -> tuple[str, ...]:
     )
     if not present:
         raise UserError(
-            f"{folder} is no data set: it holds neither {MANIFEST} nor files like train_ims.npy "
+            f"{folder} is not a data set: it holds neither {MANIFEST} nor files like train_ims.npy "
             "and train_caps.txt; build one with `aoq data`, or name another folder."
         )
     return present
 
 
 def training_captions(folder: Path | str) -> tuple[str, ...]:
-    """The captions a vocabulary may be made of: train and dev, never test."""
+    """Return the captions a vocabulary may be built from: train and dev, never test."""
     folder = Path(folder)
     present = splits_of(folder)
     if "train" not in present:
@@ -78,12 +78,12 @@ def training_captions(folder: Path | str) -> tuple[str, ...]:
 
 
 def is_built(folder: Path) -> bool:
-    """Whether this folder was written by `aoq.data.build`."""
+    """Return whether a folder was written by `aoq.data.build`."""
     return (folder / MANIFEST).is_file()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a built folder says about itself."""
+    """Read the manifest of a built folder."""
     path = folder / MANIFEST
     manifest = _read_json(path)
     if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
@@ -99,17 +99,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def features_file(folder: Path, split: str) -> Path:
-    """Where the features of a split lie."""
+    """Return the path of a split's features."""
     return folder / (f"{split}.features.npy" if is_built(folder) else f"{split}_ims.npy")
 
 
 def boxes_file(folder: Path, split: str) -> Path:
-    """Where a built split keeps the boxes of its regions, unless these are the cells of a grid."""
+    """Return the path of a built split's region boxes, unless they are the cells of a grid."""
     return folder / f"{split}.boxes.npy"
 
 
 def region_source(folder: Path) -> RegionSource | None:
-    """What made a data set's features; nothing where they came as features."""
+    """Return the source of a data set's regions; None if it was built from features."""
     if not is_built(folder):
         return None
     manifest = read_manifest(folder)
@@ -124,9 +124,9 @@ def region_source(folder: Path) -> RegionSource | None:
 
 
 def dataset_boxes(folder: Path, split: str) -> Boxes | None:
-    """Where the regions of a split lie in their pictures; nothing where that is unknown. (N, R, 4)
+    """Return the boxes of a split's regions; None if they are unknown. (N, R, 4)
 
-    Those of a grid are the same for every image: a view that takes no memory.
+    The boxes of a grid are equal for every image: a view that takes no memory.
     """
     if not is_built(folder):
         return None
@@ -177,14 +177,14 @@ def _open_built(folder: Path, split: str) -> PairDataset:
     if len(features) != len(images):
         problems.append(
             f"{features_path} has {len(features):,} rows and {path} {len(images):,} images; "
-            "expected as many; build the data set again."
+            "expected equal numbers; build the data set again."
         )
     raise_problems(problems)
     return dataset
 
 
 def _read_listing(path: Path) -> dict[str, Any]:
-    """Images, captions and pairs of a built split, each of them what it should be."""
+    """Read and validate images, captions and pairs of a built split."""
     listing = _read_json(path)
     parts = ("images", "captions", "pairs")
     wrong = wrong_fields(str(path), listing, **dict.fromkeys(parts, "list"))
@@ -220,7 +220,7 @@ def _open_precomp(folder: Path, split: str) -> PairDataset:
         raise UserError(
             f"{captions_path} has {len(captions):,} captions and {features_path} "
             f"{len(features):,} rows; expected {CAPTIONS_PER_IMAGE * len(features):,} captions, "
-            f"five an image, or one row a caption; {_OTHER_NUMBERS}."
+            f"five per image, or one row per caption; {_OTHER_NUMBERS}."
         )
     image_ids = read_ids(folder, split, n_images=len(features))
     text_ids = np.arange(len(captions))
@@ -243,10 +243,10 @@ def _open_precomp(folder: Path, split: str) -> PairDataset:
 
 
 def _every_fifth(features: Array, path: Path) -> Array:
-    """VSE++ stores an image once a caption: look whether rows repeat, then skip the repeats."""
+    """Check that rows repeat as in VSE++, which stores a row per caption, and skip repeats."""
     if len(features) % CAPTIONS_PER_IMAGE:
         raise UserError(
-            f"{path} has a row a caption, {len(features):,}; expected five an image; "
+            f"{path} has a row per caption, {len(features):,}; expected five per image; "
             f"{_OTHER_NUMBERS}."
         )
     images = features[::CAPTIONS_PER_IMAGE]
@@ -258,13 +258,13 @@ def _every_fifth(features: Array, path: Path) -> Array:
         ):
             raise UserError(
                 f"{path}, rows {start} to {start + CAPTIONS_PER_IMAGE - 1}: they differ; expected "
-                "five equal rows an image, because there are as many rows as captions."
+                "five equal rows per image, because there are as many rows as captions."
             )
     return images
 
 
 def _read_parts(folder: Path, split: str) -> tuple[list[str], Array]:
-    """The captions and the features of a split; what is wrong with either is said together."""
+    """Read captions and features of a split, and report the problems of both together."""
     problems: list[str] = []
     try:
         captions = read_captions(folder, split)

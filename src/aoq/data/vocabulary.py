@@ -1,8 +1,8 @@
-"""Words to numbers, as the published models expect them.
+"""Converts words to numbers, as the published models expect them.
 
 Captions are lower-cased and split by NLTK's word tokenizer, sentence by sentence. Ids 0 to 3 are
 `<pad>`, `<start>`, `<end>`, `<unk>`; words rarer than the threshold in train + dev are `<unk>`.
-Test captions never take part. On disk it is the JSON of SCAN and BFAN, so files go both ways.
+Test captions are never used. The file format is the JSON of SCAN and BFAN, in both directions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PAD, START, END, UNKNOWN = range(4)
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
 _WANTED = 'expected {"word2idx": ..., "idx2word": ..., "idx": ...} as SCAN writes it'
-# Where nltk.word_tokenize's downloaded sentence model would cut, abbreviations aside.
+# Sentence ends as nltk.word_tokenize's downloaded model finds them, except for abbreviations.
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -40,25 +40,25 @@ def _tokenizer() -> NLTKWordTokenizer:
 
 
 def tokenize(caption: str) -> list[str]:
-    """The words of a caption, lower-case, with punctuation as words of its own.
+    """Split a caption into lower-case words, with punctuation as words of its own.
 
     >>> tokenize("Two dogs, a man's hat.")
     ['two', 'dogs', ',', 'a', 'man', "'s", 'hat', '.']
     """
-    text = unicodedata.normalize("NFC", caption).lower().strip()  # one spelling of an accent
+    text = unicodedata.normalize("NFC", caption).lower().strip()  # one encoding of accents
     sentences = _SENTENCE_END.split(text)
     return [word for sentence in sentences for word in _tokenizer().tokenize(sentence)]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Every known word; its place is its id."""
+    """All known words; the position of a word is its id."""
 
     words: tuple[str, ...]
 
     @classmethod
     def build(cls, captions: Iterable[str], *, min_count: int = 4) -> Vocabulary:
-        """Words that occur at least `min_count` times, in order of appearance."""
+        """Collect words with at least `min_count` occurrences, in order of appearance."""
         require_count("min_count", min_count)
         if isinstance(captions, str):
             raise UserError(f"captions is the text {captions[:60]!r}; expected a list of captions.")
@@ -74,7 +74,7 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, caption: str) -> list[int]:
-        """`<start> w1 ... wn <end>` as ids."""
+        """Return `<start> w1 ... wn <end>` as ids."""
         known = self.ids
         return [START, *(known.get(word, UNKNOWN) for word in tokenize(caption)), END]
 
@@ -93,12 +93,12 @@ class Vocabulary:
         except FileNotFoundError:
             raise UserError(f"{path} does not exist; expected a vocabulary.") from None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise UserError(f"{path} is no vocabulary ({error!r}); {_WANTED}.") from None
+            raise UserError(f"{path} is not a vocabulary ({error!r}); {_WANTED}.") from None
         return cls.from_ids(ids, source=path)
 
     @classmethod
     def from_ids(cls, ids: Mapping[str, int], *, source: Path) -> Vocabulary:
-        """The vocabulary of a published `word2idx`; `source` is the file it comes from."""
+        """Build the vocabulary of a published `word2idx`; `source` is its file."""
         words = sorted(ids, key=ids.__getitem__)
         if [ids[word] for word in words] != list(range(len(words))):
             raise UserError(f"{source}: ids are not 0 to {len(words) - 1} without gaps; {_WANTED}.")
@@ -107,5 +107,5 @@ class Vocabulary:
             raise UserError(f"{source}: ids 0 to 3 are {found}; expected {wanted}.")
         for word in words:
             if not is_text(word):
-                raise UserError(f"{source}: the word {word!r} is no text; expected UTF-8 words.")
+                raise UserError(f"{source}: the word {word!r} is not text; expected UTF-8 words.")
         return cls(tuple(words))

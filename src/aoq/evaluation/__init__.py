@@ -1,6 +1,6 @@
-"""Evaluation: the ranks of the right answers, and every figure that follows from them.
+"""Evaluation: the ranks of the right answers, and all figures that follow from them.
 
-`ranks` counts them block by block, `metrics` makes recalls of them, `protocols` and `folds` say
-what is judged together, `bootstrap` and `seeds` how far figures can be believed, and `rank_cache`
+`ranks` counts them block by block, `metrics` computes recalls, `protocols` and `folds` define what
+is evaluated together, `bootstrap` and `seeds` estimate how reliable figures are, and `rank_cache`
 keeps ranks with a run. `tables` prints results side by side.
 """

@@ -1,17 +1,17 @@
-"""How much a figure would move with other queries: the bootstrap.
+"""The bootstrap: how much a figure would vary with other queries.
 
-The queries of a test set are a sample of those one might have asked. Drawing as many again from
-it, with replacement, many times, shows how far a figure moves by that alone.
+The queries of a test set are a sample of all possible ones. Drawing as many again from them, with
+replacement, many times, shows how much a figure varies for that reason alone.
 
 The queries are not independent, though: the five texts of an image are about the same picture,
-and a hard picture is hard for all of them. Drawn one by one they would seem to be five times as
-much evidence as they are, and intervals of image retrieval would come out too narrow. So images
-are drawn, each with all its texts (a cluster bootstrap); where a text has several images, these
-are drawn together. What can be retrieved stays the same: figures are about these candidates.
-Nor does the bootstrap know how far another seed of training would land (`aoq.evaluation.seeds`).
+and a hard picture is hard for all of them. Drawn one by one they would count as five times the
+evidence they are, and intervals of image retrieval would be too narrow. So images are drawn, each
+with all its texts (a cluster bootstrap); if a text has several images, these are drawn together.
+The candidates stay the same: figures refer to these candidates only. The bootstrap does not cover
+the variation over seeds of training (`aoq.evaluation.seeds`).
 
-Folds are drawn from one by one, and their figures averaged, as the figures themselves are. So are
-several trainings of one setting: the same queries are drawn for all of them.
+Folds are drawn from one by one, and their figures averaged, like the figures themselves. Several
+trainings of one setting are treated alike: the same queries are drawn for all of them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from aoq.types import Ids, Positives
 Doubles = npt.NDArray[np.float64]
 RESAMPLES = 1000
 LEVEL = 0.95
-_AT_ONCE = 4_000_000  # queries of all resamples that are held together
+_AT_ONCE = 4_000_000  # queries of all resamples in memory at a time
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure, and the percentiles of what the resamples made of it."""
+    """A figure, with percentiles over the resamples."""
 
     value: float
     low: float
@@ -44,22 +44,22 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference(Interval):
-    """What a second model has more than a first one, on the same queries."""
+    """The gain of a second model over a first one, on the same queries."""
 
     below_zero: float
-    "Share of the resamples in which the second has less than the first."
+    "Share of the resamples in which the second model scores less than the first."
 
 
 @dataclass(frozen=True, eq=False)
 class Resampled:
-    """Every figure of a model, and what the resamples made of it; the same draws for all models."""
+    """Every figure of a model, also for each resample; all models share the same draws."""
 
     positives: tuple[Positives, ...]
     "The queries of each fold."
     figures: Mapping[str, float]
     drawn: Mapping[str, Doubles]  # (resamples,) each
     data: str | None = None
-    "Fingerprint of the split, where it is known."
+    "Fingerprint of the split, if known."
 
     @classmethod
     def of(
@@ -74,7 +74,7 @@ class Resampled:
 
     @classmethod
     def mean(cls, trainings: Sequence[Resampled]) -> Resampled:
-        """Several trainings of one setting: the mean of each figure, in every resample."""
+        """Average several trainings of one setting: the mean of each figure, in every resample."""
         first, names = trainings[0], list(trainings[0].figures)
         for other in trainings[1:]:
             first.require_same_queries(other)
@@ -92,7 +92,7 @@ class Resampled:
         }
 
     def minus(self, first: Resampled, *, level: float = LEVEL) -> dict[str, Difference]:
-        """What this has more than `first` in rsum and every recall."""
+        """Return the gain over `first` in rsum and every recall."""
         first.require_same_queries(self)
         differences = {}
         for name in PAPER_FIGURES:
@@ -100,12 +100,15 @@ class Resampled:
             differences[name] = Difference(
                 self.figures[name] - first.figures[name],
                 *percentiles(gained, level),
-                below_zero=float(np.mean(gained < -1e-9)),  # rounding is no difference
+                below_zero=float(np.mean(gained < -1e-9)),  # ignore rounding
             )
         return differences
 
     def require_same_queries(self, other: Resampled) -> None:
-        """Pairs with equal numbers are other queries all the same where the data are others."""
+        """Raise a `UserError` unless both models were evaluated on the same queries.
+
+        Matching pair ids do not imply the same queries if the data sets differ.
+        """
         other_data = None not in (self.data, other.data) and self.data != other.data
         if (
             other_data
@@ -116,7 +119,7 @@ class Resampled:
             )
         ):
             raise UserError(
-                "the two models were judged on different queries; judge both on the same."
+                "the two models were evaluated on different queries; evaluate both on the same."
             )
 
 
@@ -127,7 +130,7 @@ def bootstrap(
     seed: int = 0,
     level: float = LEVEL,
 ) -> dict[str, Interval]:
-    """The interval of every figure of `Metrics.figures`."""
+    """Compute the interval of every figure of `Metrics.figures`."""
     return Resampled.of(folds, resamples=resamples, seed=seed).intervals(level=level)
 
 
@@ -139,10 +142,10 @@ def paired_bootstrap(
     seed: int = 0,
     level: float = LEVEL,
 ) -> dict[str, Difference]:
-    """Second less first in rsum and every recall, both with the same draws of the same queries.
+    """Compare second with first in rsum and every recall, with the same draws of the same queries.
 
-    A query that is hard for one model is mostly hard for the other as well; drawn together, that
-    cancels out, and smaller differences show than two separate intervals would tell apart.
+    A query that is hard for one model is mostly hard for the other as well; drawn together, this
+    cancels out, so that smaller differences become visible than with two separate intervals.
     """
     one, two = (Resampled.of(folds, resamples=resamples, seed=seed) for folds in (first, second))
     return two.minus(one, level=level)
@@ -151,7 +154,7 @@ def paired_bootstrap(
 def resampled_figures(
     folds: Sequence[JudgedFold], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, Doubles]:
-    """Every figure, in every resample; the same seed draws the same queries. (resamples,) each"""
+    """Compute every figure in every resample; equal seeds draw equal queries. (resamples,) each"""
     random = np.random.default_rng(seed)
     by_fold = [list(_figures_of_draws(fold, resamples, random)) for fold in folds]
     names = by_fold[0][0]
@@ -162,7 +165,7 @@ def resampled_figures(
 
 
 def clusters(positives: Positives) -> tuple[Ids, Ids]:
-    """Which images and texts are drawn together: those that positives connect. (N,), (M,)
+    """Group the images and texts that positives connect; groups are drawn together. (N,), (M,)
 
     >>> pairs = [(0, 0), (1, 1), (1, 2), (2, 2), (3, 3)]
     >>> positives = Positives.from_pairs(pairs, n_images=4, n_texts=4)
@@ -187,7 +190,7 @@ def clusters(positives: Positives) -> tuple[Ids, Ids]:
 def _figures_of_draws(
     fold: JudgedFold, resamples: int, random: np.random.Generator
 ) -> Iterator[dict[str, Doubles]]:
-    """Some resamples at a time: how often each cluster is drawn, and the figures of that."""
+    """Compute the figures of some resamples at a time, from how often each cluster is drawn."""
     of_images, of_texts = clusters(fold.positives)
     n_clusters = int(max(of_images.max(), of_texts.max())) + 1
     at_once = max(1, _AT_ONCE // max(len(of_images), len(of_texts)))
@@ -205,7 +208,7 @@ def _figures_of_draws(
 
 
 def _weighted(ranks: Ids, of_queries: Ids, weights: Ids) -> dict[str, Doubles]:
-    """The figures of `DirectionMetrics` where every cluster counts so many times. (S, clusters)"""
+    """Compute `DirectionMetrics` figures with each cluster counted by its weight. (S, clusters)"""
     n_clusters = weights.shape[1]
 
     def total(values: npt.ArrayLike) -> Doubles:
@@ -223,7 +226,7 @@ def _weighted(ranks: Ids, of_queries: Ids, weights: Ids) -> dict[str, Doubles]:
 
 
 def _medians(ranks: Ids, times: Ids) -> Doubles:
-    """The floor of the median of ranks, of which each is there so many times. (S, queries)"""
+    """Return the floor of the median of ranks, each repeated `times` times. (S, queries)"""
     order = np.argsort(ranks)
     up_to = np.cumsum(times[:, order], axis=1)
     n_queries = up_to[:, -1]

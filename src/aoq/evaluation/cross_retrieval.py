@@ -1,9 +1,9 @@
-"""The cross-retrieval rank: how well a positive pair does both ways at once.
+"""The cross-retrieval rank: how well a positive pair is found in both directions at once.
 
-A pair may be found easily from its text and hardly from its image. The paper's supplement takes,
-for each pair, the worse of its two ranks: r_i, the image's among the images for the text, and
-r_t, the text's among the texts for the image, both from 1. COCO has five texts an image, so r_t
-has five times as far to fall; the paper weighs that with max(5 r_i - 4, r_t).
+A pair may be easy to find from its text and hard from its image. The paper's supplement takes, for
+each pair, the worse of its two ranks: r_i, the image's among the images for the text, and r_t, the
+text's among the texts for the image, both from 1. COCO has five texts per image, so r_t has a range
+five times as large; the paper compensates for that with max(5 r_i - 4, r_t).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from aoq.evaluation.ranks import PairRanks
 from aoq.types import Positives
 
 Doubles = npt.NDArray[np.float64]
-# The paper speaks of ranks of 1 and of ranks above 200; the steps between are ours.
+# The paper mentions ranks of 1 and ranks above 200; the steps between are ours.
 LAST_RANKS = (1, 5, 10, 20, 50, 100, 200)
 
 
 def cross_retrieval_ranks(ranks: PairRanks, positives: Positives) -> Doubles:
-    """max(1 + c (r_i - 1), r_t) of every positive pair, from 1. (P,)
+    """Compute max(1 + c (r_i - 1), r_t) of every positive pair, from 1. (P,)
 
-    c is the number of wrong texts that the image has by the number of wrong images that the text
-    has: what makes the worst r_i count as much as the worst r_t. With k texts for every image it
+    c is the number of wrong texts for the image divided by the number of wrong images for the
+    text, so that the worst r_i weighs as much as the worst r_t. With k texts for every image it
     is exactly k, (k N - k) / (N - 1), so on COCO this is the paper's max(5 r_i - 4, r_t); with
-    uneven numbers of texts it differs a little from pair to pair, and ranks may be fractions.
+    uneven numbers of texts it differs slightly between pairs, and ranks may be fractions.
 
     >>> positives = Positives.from_pairs([(0, 0), (0, 1), (1, 2), (1, 3)], n_images=2, n_texts=4)
     >>> ranks = PairRanks(images=np.array([0, 1, 0, 1]), texts=np.array([0, 0, 1, 2]))
@@ -45,7 +45,7 @@ def cross_retrieval_ranks(ranks: PairRanks, positives: Positives) -> Doubles:
 
 @dataclass(frozen=True)
 class Bin:
-    """Pairs with a cross-retrieval rank above that of the bin before, up to `last`."""
+    """Pairs with a cross-retrieval rank above that of the previous bin, up to `last`."""
 
     name: str
     last: float
@@ -56,7 +56,7 @@ class Bin:
 
 @dataclass(frozen=True, eq=False)
 class CrossRetrieval:
-    """The cross-retrieval ranks of all positive pairs, of one fold after the other."""
+    """The cross-retrieval ranks of all positive pairs, one fold after the other."""
 
     ranks: Doubles  # (P,)
 
@@ -70,9 +70,9 @@ class CrossRetrieval:
         return float(np.median(self.ranks))
 
     def histogram(self, last_ranks: Sequence[int] = LAST_RANKS) -> list[Bin]:
-        """How many pairs are in each range of ranks: the data of the supplement's figure.
+        """Count the pairs in each range of ranks: the data of the supplement's figure.
 
-        Every range ends with one of `last_ranks`; a last one holds what is above them all.
+        Every range ends at one of `last_ranks`; a last one holds all higher ranks.
 
         >>> ranks = CrossRetrieval(np.array([1.0, 1.0, 2.0, 300.0]))
         >>> [(part.name, part.count) for part in ranks.histogram([1, 5, 200])]

@@ -1,13 +1,13 @@
-"""Figures on COCO's test set that know more right answers than COCO does.
+"""Figures on COCO's test set with more right answers than COCO itself has.
 
 COCO calls a caption right for one image only, though it may describe others just as well, and a
-good model is then punished for finding them. CxC and ECCV Caption have people's judgement on more
-pairs; the package `eccv-caption` holds both and computes the figures: recalls of COCO 5K and CxC,
-and R@1, R-Precision and mAP@R of ECCV Caption. It wants ranked lists of COCO's own ids.
+good model is penalised for finding them. CxC and ECCV Caption have human judgements on more pairs;
+the package `eccv-caption` holds both and computes the figures: recalls of COCO 5K and CxC, and R@1,
+R-Precision and mAP@R of ECCV Caption. It needs ranked lists of COCO's own ids.
 
-Of every list only as many entries are ranked as the figures look at, by mining's sweep with no
-positive left out, so the score matrix is never held. The package's COCO 1K would need complete
-rankings, and is what folds are for. Equal scores rank by the order of the data set.
+Lists are ranked only as deep as the figures need, by mining's sweep without leaving out positives,
+so the score matrix is never held. The package's COCO 1K would need complete rankings; use folds
+for it. Equal scores rank by the order of the data set.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _REMEDY = (
 
 @dataclass(frozen=True, eq=False)
 class ExtendedJudge:
-    """The package, and the ids under which it knows the images and texts of a data set.
+    """The package, and its ids of the images and texts of a data set.
 
-    The package knows five captions an image; the sixth or seventh that a few images have in
-    Karpathy's split are left out.
+    The package knows five captions per image; Karpathy's split has a sixth or seventh for a few
+    images, which are left out.
     """
 
     package: Any
@@ -61,7 +61,7 @@ class ExtendedJudge:
 
     @classmethod
     def of(cls, dataset: PairDataset) -> ExtendedJudge:
-        """Refuses whatever is not COCO's test set with COCO's ids."""
+        """Create a judge; raise a `UserError` unless the data are COCO's test set with its ids."""
         package = open_package()
         image_ids = _as_numbers(dataset.image_ids, dataset, what="image")
         caption_ids = _as_numbers(dataset.caption_ids, dataset, what="caption")
@@ -71,7 +71,7 @@ class ExtendedJudge:
     def judge(
         self, scorer: Scorer[E], encoded: EncodedDataset[E], *, memory: str | None = None
     ) -> dict[str, float]:
-        """All figures in percent: `i2t_eccv_map_at_r`, `t2i_cxc_r1`, ..."""
+        """Compute all figures in percent: `i2t_eccv_map_at_r`, `t2i_cxc_r1`, ..."""
         texts = SomeRows(encoded.texts, torch.from_numpy(self.texts))
         lists = mine(
             scorer,
@@ -89,11 +89,11 @@ class ExtendedJudge:
         )
 
     def _depth(self, direction: str) -> int:
-        """How far down a list the figures look: R is the number of right answers."""
+        """Return the depth of lists that the figures need: R is the number of right answers."""
         return max(*CUTS, *map(len, self.package.eccv_gts[direction].values()))
 
     def _figures(self, *, i2t: Answers, t2i: Answers) -> dict[str, float]:
-        with contextlib.redirect_stderr(io.StringIO()):  # it shows a bar, asked for or not
+        with contextlib.redirect_stderr(io.StringIO()):  # the package always shows a bar
             figures = self.package.compute_all_metrics(i2t, t2i, target_metrics=_TARGETS, Ks=CUTS)
         return {
             f"{direction}_{name}": 100 * float(value)
@@ -103,9 +103,9 @@ class ExtendedJudge:
 
 
 def open_package() -> Any:
-    """The judge of `eccv-caption`, if it is installed."""
+    """Create the judge of `eccv-caption`, if the package is installed."""
     require_packages("eccv_caption", extra=EXTRA)
-    with warnings.catch_warnings():  # that it found no faster reader of JSON
+    with warnings.catch_warnings():  # about a missing faster JSON reader
         warnings.simplefilter("ignore")
         return import_module("eccv_caption").Metrics()
 
@@ -114,7 +114,7 @@ def _as_numbers(ids: Sequence[str], dataset: PairDataset, *, what: str) -> Ids:
     for identifier in ids:
         if not (identifier.isascii() and identifier.isdecimal() and len(identifier) <= MOST_DIGITS):
             raise UserError(
-                f"{_place(dataset)}: the {what} id {shown(identifier)} is none of COCO's; "
+                f"{_place(dataset)}: the {what} id {shown(identifier)} is not one of COCO's; "
                 f"expected a number. {_REMEDY}"
             )
     return np.array([int(identifier) for identifier in ids])
@@ -123,7 +123,7 @@ def _as_numbers(ids: Sequence[str], dataset: PairDataset, *, what: str) -> Ids:
 def _known_texts(
     dataset: PairDataset, image_ids: Ids, caption_ids: Ids, known: Mapping[str, Answers]
 ) -> Ids:
-    """The texts that are captions of COCO's test set; all of its images and captions are there."""
+    """Return the texts that are captions of COCO's test set, and check that it is complete."""
     for image in image_ids.tolist():
         if image not in known["i2t"]:
             raise UserError(
@@ -135,8 +135,8 @@ def _known_texts(
         image, caption = known["t2i"][caption_ids[text]][0], caption_ids[text]
         if image_ids[dataset.positives.images_of(text)].tolist() != [image]:
             raise UserError(
-                f"{_place(dataset)}: the caption {caption} is not that of the image {image}, whose "
-                f"it is in COCO; expected COCO's ids. {_REMEDY}"
+                f"{_place(dataset)}: the caption {caption} does not belong to the image {image}, "
+                f"as it does in COCO; expected COCO's ids. {_REMEDY}"
             )
     for what, count, wanted in (
         ("images", len(image_ids), len(known["i2t"])),

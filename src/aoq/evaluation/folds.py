@@ -1,8 +1,8 @@
 """Folds: consecutive parts of the images, each with the texts that belong to them.
 
-COCO's test set of 5,000 images is judged whole ("5K") and in five folds of 1,000, whose figures
-are averaged ("1K", "5-fold"). A fold is a small test set of its own: its queries are answered by
-its images and texts only. Everything is encoded once; a fold takes out what it needs.
+COCO's test set of 5,000 images is evaluated whole ("5K") and in five folds of 1,000, whose figures
+are averaged ("1K", "5-fold"). A fold is a small test set: its queries are answered by its own
+images and texts only. Everything is encoded once; a fold selects what it needs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SomeRows(Generic[E]):
     def __getitem__(self, rows: slice | Tensor) -> E:
         ids = self.ids[rows]
         if isinstance(rows, slice) and rows.step is None and self._is_consecutive and len(ids):
-            return self.rows[int(ids[0]) : int(ids[-1]) + 1]  # nothing has to be copied
+            return self.rows[int(ids[0]) : int(ids[-1]) + 1]  # no copy needed
         return self.rows[ids]
 
     @cached_property
@@ -53,14 +53,14 @@ class SomeRows(Generic[E]):
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Images and texts of a data set, and who belongs to whom among them, numbered from 0."""
+    """Images and texts of a data set and their positive pairs, numbered from 0 within the fold."""
 
     images: Ids
     texts: Ids
     positives: Positives
 
     def of(self, encoded: EncodedDataset[E]) -> EncodedDataset[E]:
-        """Its part of an encoded data set."""
+        """Return the fold's part of an encoded data set."""
         return EncodedDataset(
             images=SomeRows(encoded.images, torch.from_numpy(self.images)),
             texts=SomeRows(encoded.texts, torch.from_numpy(self.texts)),
@@ -69,7 +69,7 @@ class Fold:
 
 
 def split_into_folds(positives: Positives, count: int) -> list[Fold]:
-    """Consecutive parts of the images; where they do not divide, the first have one more.
+    """Split the images into consecutive parts; the first parts take one of the remainder each.
 
     A text that belongs to images of several folds is in each of them.
 
@@ -82,14 +82,14 @@ def split_into_folds(positives: Positives, count: int) -> list[Fold]:
     if count > positives.n_images:
         raise UserError(
             f"{count:,} folds of {positives.n_images:,} images are not possible; "
-            "ask for at least 1, and for no more than there are images."
+            "expected at least 1, and no more than there are images."
         )
     parts = np.array_split(np.arange(positives.n_images), count)
     return [_fold_of(positives.of_images(images), images) for images in parts]
 
 
 def _fold_of(positives: Positives, images: Ids) -> Fold:
-    """The fold of these images; their texts still have the numbers of the whole."""
+    """Return the fold of these images; its texts are still numbered as in the whole."""
     texts, columns = np.unique(positives.pairs[:, 1], return_inverse=True)
     pairs = np.stack([positives.pairs[:, 0], columns], axis=1)
     return Fold(

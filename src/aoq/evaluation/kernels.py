@@ -1,4 +1,4 @@
-"""The inner loop of ranking, compiled: how many scores of a block are not below the right ones."""
+"""The compiled inner loop of ranking: counts the scores of a block not below the right ones."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def count_not_below(
     row_counts: Int32s,
     column_counts: Int32s,
 ) -> None:
-    """Count for pairs in rows the scores of the row, for pairs in columns those of the column.
+    """Count scores not below the right one, in its row for row pairs, in its column for others.
 
     The pairs of row r are `row_starts[r]` up to `row_starts[r + 1]`; pair p of the others is in
-    the column `columns[p]`. A score that is no number is not below anything.
+    the column `columns[p]`. A NaN score is not below anything.
     """
     for row in range(len(scores)):
         values = scores[row]

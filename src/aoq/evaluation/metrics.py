@@ -21,7 +21,7 @@ PAPER_FIGURES = (*RECALLS, "rsum")  # of its tables; higher is better
 
 @dataclass(frozen=True)
 class DirectionMetrics:
-    """Recalls in percent; ranks counted from 1."""
+    """Recalls in percent, and the median and mean rank; ranks count from 1."""
 
     r1: float
     r5: float
@@ -31,7 +31,7 @@ class DirectionMetrics:
 
     @classmethod
     def from_ranks(cls, ranks: Ids) -> DirectionMetrics:
-        """`ranks` count from 0, as in `Ranks`.
+        """Compute the metrics of `ranks`, which count from 0, as in `Ranks`.
 
         >>> DirectionMetrics.from_ranks(np.array([0, 0, 3, 20]))
         DirectionMetrics(r1=50.0, r5=75.0, r10=75.0, median_rank=2.0, mean_rank=6.75)
@@ -50,14 +50,14 @@ class DirectionMetrics:
 
     @classmethod
     def mean(cls, parts: Sequence[DirectionMetrics]) -> DirectionMetrics:
-        """Every figure on its own, each part with the same weight."""
+        """Average every figure, with equal weight for each part."""
         names = [field.name for field in fields(cls)]
         return cls(**{n: float(np.mean([getattr(part, n) for part in parts])) for n in names})
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """i2t: sentence retrieval, an image asks for its texts. t2i: image retrieval."""
+    """Metrics of both directions: i2t retrieves texts for an image, t2i images for a text."""
 
     i2t: DirectionMetrics
     t2i: DirectionMetrics
@@ -70,7 +70,7 @@ class Metrics:
 
     @classmethod
     def mean(cls, parts: Sequence[Metrics]) -> Metrics:
-        """Figures of folds, averaged: what is reported as COCO 1K."""
+        """Average the figures of folds, as reported for COCO 1K."""
         return cls(
             i2t=DirectionMetrics.mean([part.i2t for part in parts]),
             t2i=DirectionMetrics.mean([part.t2i for part in parts]),
@@ -78,16 +78,16 @@ class Metrics:
 
     @property
     def rsum(self) -> float:
-        """The six recalls added up."""
+        """The sum of the six recalls."""
         return sum(side.r1 + side.r5 + side.r10 for side in (self.i2t, self.t2i))
 
     @property
     def r1_r5(self) -> float:
-        """R@1 and R@5 of both directions: what the published program selects by."""
+        """R@1 + R@5 of both directions, by which the published program selects."""
         return sum(side.r1 + side.r5 for side in (self.i2t, self.t2i))
 
     def figures(self) -> dict[str, float]:
-        """Flat: `i2t_r1`, ..., `rsum`."""
+        """Return all figures in a flat dict: `i2t_r1`, ..., `rsum`."""
         flat = {
             f"{name}_{key}": value
             for name, side in (("i2t", self.i2t), ("t2i", self.t2i))
@@ -96,5 +96,5 @@ class Metrics:
         return flat | {"rsum": self.rsum}
 
     def as_dict(self) -> dict[str, float]:
-        """Flat and rounded, as results are stored and shown."""
+        """Return all figures flat and rounded, as results are stored and displayed."""
         return {key: round(value, 3) for key, value in self.figures().items()}

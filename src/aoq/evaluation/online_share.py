@@ -1,14 +1,14 @@
-"""How hard the hardest negative of a batch is in the whole training set.
+"""Measures how the hardest negative of a batch ranks in the whole training set.
 
 The paper's first point: of N texts, the hardest among the B - 1 negatives of a random batch has a
 rank of about N / B in the whole set, and is in the top 100 with probability 1 - (1 - 100/N)^(B-1):
 2.2 % on COCO with batches of 128. That holds if batches are drawn at random and every negative has
-its own score. Here it is measured: for random batches of a training set and a trained model, the
-rank of each anchor's hardest in-batch negative among all negatives of the anchor, counted from 1,
-both ways. Negatives that score the same share the better rank.
+its own score. This module measures it for random batches of a training set and a trained model:
+the rank of each anchor's hardest in-batch negative among all negatives of the anchor, from 1, in
+both directions. Negatives with equal scores share the better rank.
 
-Every anchor is scored against everything, in blocks; batches of all sizes are made of the same
-anchors, so that one pass serves them all.
+Every anchor is scored against everything, in blocks; batches of all sizes consist of the same
+anchors, so that one pass is enough for all of them.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ class OnlineShare:
     batch_size: int
     top: int
     candidates: int
-    "Texts of the training set for i2t, its images for t2i: N."
+    "Number of candidates: texts of the training set for i2t, its images for t2i: N."
     anchors: int
     share: Interval
-    "Of ranks up to `top`, in percent."
+    "Share of ranks up to `top`, in percent."
     mean_rank: Interval
 
     @property
     def share_by_formula(self) -> float:
-        """1 - (1 - top/N)^(B-1), in percent."""
+        """The expected share: 1 - (1 - top/N)^(B-1), in percent."""
         return 100 * (1 - (1 - min(self.top / self.candidates, 1)) ** (self.batch_size - 1))
 
     @property
     def rank_by_formula(self) -> float:
-        """N / B."""
+        """The expected mean rank: N / B."""
         return self.candidates / self.batch_size
 
     @property
     def shown(self) -> dict[str, str]:
-        """A line of a table, by the headings of its columns."""
+        """Return a table row, by the headings of its columns."""
         share, rank = self.share, self.mean_rank
         return {
             "": self.direction,
@@ -78,7 +78,7 @@ class OnlineShare:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Flat, with the formulas, for programs."""
+        """Return all values flat, with the formulas, for programs."""
         flat: dict[str, Any] = {}
         for name, value in asdict(self).items():
             inner = isinstance(value, dict)
@@ -98,12 +98,12 @@ def online_shares(
     pairs: int = PAIRS,
     seed: int = 0,
 ) -> list[OnlineShare]:
-    """Both directions of every batch size, over batches of so many positive pairs in all."""
+    """Measure both directions for every batch size, over batches of `n_pairs` pairs in total."""
     n_pairs = min(pairs, len(positives.pairs))
     if not batch_sizes or min(batch_sizes) < 2 or max(batch_sizes) > n_pairs:
         raise UserError(
             f"batch sizes are {list(batch_sizes)}; expected from 2 to {n_pairs:,}, the number of "
-            "pairs that are looked at."
+            "pairs to measure."
         )
     drawn = positives.pairs[epoch_order(len(positives.pairs), seed=seed, epoch=0)[:n_pairs]]
     found = []
@@ -126,7 +126,7 @@ def online_shares(
 
 @dataclass(frozen=True, eq=False)
 class _Hardest(Generic[E]):
-    """Looks for the hardest in-batch negatives in one direction."""
+    """Finds the hardest in-batch negatives of one direction."""
 
     scorer: Scorer[E]
     encoded: EncodedDataset[E]
@@ -140,9 +140,9 @@ class _Hardest(Generic[E]):
         return positives.n_texts if self.direction == "i2t" else positives.n_images
 
     def ranks(self, batch_sizes: Sequence[int]) -> dict[int, Ids]:
-        """By batch size, the ranks of the anchors of every whole batch. (batches, B)
+        """Return, by batch size, the ranks of the anchors of every whole batch. (batches, B)
 
-        An anchor whose batch holds no negative of it ranks after all of them.
+        An anchor without a negative in its batch ranks after all of its negatives.
         """
         anchors, others = self.pairs.T if self.direction == "i2t" else self.pairs.T[::-1]
         found = {size: np.empty(len(anchors), np.int64) for size in batch_sizes}
@@ -159,7 +159,7 @@ class _Hardest(Generic[E]):
         }
 
     def _rows(self, anchors: Ids) -> Iterator[tuple[slice, Floats]]:
-        """Some anchors at a time: their scores to everything, -inf where it is right. (b, N)"""
+        """Yield the scores of some anchors against everything; positives have -inf. (b, N)"""
         parts = ranges(len(anchors), max(1, _SCORES_AT_ONCE // self.n_candidates))
         relation = self.positives if self.direction == "i2t" else self.positives.swapped
         with progress_bar(f"rank {self.direction}", total=len(parts), unit="blocks") as update:
@@ -187,7 +187,7 @@ class _Hardest(Generic[E]):
 
 
 def _over_batches(values: npt.NDArray[np.float64], *, seed: int) -> Interval:
-    """The mean, and its interval: batches are drawn, since their anchors share the negatives."""
+    """Return the mean and its interval; whole batches are drawn, as anchors share negatives."""
     means = values.mean(axis=1)
     draws = np.random.default_rng(seed).integers(len(means), size=(RESAMPLES, len(means)))
     return Interval(float(means.mean()), *percentiles(means[draws].mean(axis=1)))

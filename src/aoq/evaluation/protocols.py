@@ -1,4 +1,4 @@
-"""How a trained model is judged on a data set."""
+"""How a trained model is evaluated on a data set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class JudgedFold:
     positives: Positives
     pair_ranks: PairRanks
     data: str | None = None
-    "Fingerprint of the split, where it is known: two models are compared on the same only."
+    "Fingerprint of the split, if known: two models are compared on the same split only."
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -43,7 +43,7 @@ class JudgedFold:
 def evaluate(
     model: TrainableModel, collator: Collator, *, description: str = "evaluate", folds: int = 1
 ) -> Metrics:
-    """Every image against every text of one split, both ways; in folds, their average."""
+    """Evaluate all images against all texts of a split, in both directions, averaged over folds."""
     encoded = encode_dataset(model, collator, description=description)
     return evaluate_encoded(model, encoded, collator.dataset.positives, folds=folds)
 
@@ -56,7 +56,7 @@ def evaluate_encoded(
     memory: str | None = None,
     folds: int = 1,
 ) -> Metrics:
-    """The same where everything is encoded, in blocks as large as `memory` allows, up to 1,024."""
+    """Evaluate an encoded data set, in blocks of up to 1,024, as large as `memory` allows."""
     return average(judge_folds(scorer, encoded, positives, memory=memory, folds=folds))
 
 
@@ -69,7 +69,7 @@ def judge_folds(
     folds: int = 1,
     data: str | None = None,
 ) -> list[JudgedFold]:
-    """The ranks of each fold; of one fold, those of the whole split.
+    """Compute the ranks of each fold; one fold is the whole split.
 
     `data` is the split's fingerprint.
     """
@@ -86,12 +86,12 @@ def judge_folds(
 
 
 def average(folds: Sequence[JudgedFold]) -> Metrics:
-    """Every figure computed in each fold, then averaged."""
+    """Average every figure over the folds."""
     return Metrics.mean([fold.metrics for fold in folds])
 
 
 def first_texts(dataset: PairDataset, n_texts: int) -> PairDataset:
-    """The first so many captions of a data set, and the images they belong to."""
+    """Return the first `n_texts` captions of a data set, and the images they belong to."""
     if n_texts >= dataset.n_texts:
         return dataset
     pairs = dataset.positives.pairs

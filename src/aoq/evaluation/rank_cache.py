@@ -1,9 +1,9 @@
-"""Ranks that are kept with a run: a small file from which every figure of a model follows.
+"""Ranks that are saved with a run: a small file from which all figures of a model follow.
 
-Recalls tell how many queries were answered, not which. Intervals, comparisons of two models on the
+Recalls state how many queries were answered, not which. Intervals, comparisons of two models on the
 same queries and histograms need the ranks themselves; ranking a test set again for each of them
-would cost minutes with cross attention. So they are written down when a model is judged: in its run
-under a name made of the model's and the data's hashes, which other weights or data never find.
+would cost minutes with cross attention. So an evaluation saves them in its run, under a name made
+of the model's and the data's hashes, so different weights or data never match.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SIDES = ("images", "texts")
 
 
 def ranks_file(run: Path, *, model: str, dataset: PairDataset) -> Path:
-    """Where a run keeps the ranks of the model with the hash `model` on a whole split."""
+    """Return where a run keeps the ranks of the model with the hash `model` on a whole split."""
     key = hash_parts(f"{model} {dataset.fingerprint}".encode())[:16]
     return run / FOLDER / f"{dataset.split}-{key}.safetensors"
 
 
 def keep_ranks(path: Path, fold: JudgedFold) -> None:
-    """Write down the ranks on a whole split, as numbers of as few bytes as they need."""
+    """Save the ranks on a whole split, in the smallest integer type that holds them."""
     found = {side: getattr(fold.pair_ranks, side) for side in _SIDES}
     ranks = {side: each.astype(np.min_scalar_type(each.max())) for side, each in found.items()}
     with atomic_file(path) as temporary:
@@ -39,7 +39,7 @@ def keep_ranks(path: Path, fold: JudgedFold) -> None:
 
 
 def kept_ranks(path: Path, dataset: PairDataset) -> JudgedFold | None:
-    """What was written down; none where it is missing, damaged or of another number of pairs."""
+    """Load saved ranks; None if they are missing, damaged or of another number of pairs."""
     try:
         ranks = load(read_checked(path))
     except (OSError, SafetensorError, DamagedFileError):

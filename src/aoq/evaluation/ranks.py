@@ -1,11 +1,11 @@
 """The ranks of right answers, from blocks of the score matrix.
 
-Ranks count from 0: the number of wrong answers that are not below the right one. So ties, and
-scores that are no numbers, count against the model; another positive of the query never does.
-Right and wrong scores are both of `score_matrix`: `score_pairs` may be higher by a little, which
-would let a collapsed model (all scores equal) seem perfect. Scores computed in different blocks may
-still differ in the last digits; wrong answers within `TIE` of the right one are therefore ties too,
-and in half precision those within its last digit.
+Ranks count from 0: the number of wrong answers that are not below the right one. So ties and NaN
+scores count against the model; another positive of the query never does. Right and wrong scores
+both come from `score_matrix`: `score_pairs` may be slightly higher, which would make a collapsed
+model (all scores equal) look perfect. Scores computed in different blocks may still differ in the
+last digits; wrong answers within `TIE` of the right one are therefore ties too, and in half
+precision those within its last digit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aoq.types import Ids, Positives, require_tensor
 E = TypeVar("E")
 TIE = 1e-6
 _MATRIX = "score_matrix(images, texts)"
-_PAIRS_AT_ONCE = 64  # whose right scores are taken from one small block
+_PAIRS_AT_ONCE = 64  # pairs whose right scores come from one small block
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PairRanks:
     texts: Ids  # (P,)
 
     def best(self, positives: Positives) -> Ranks:
-        """The best right answer of every query; one that has none ranks last."""
+        """Return the rank of the best right answer of every query; without one, it ranks last."""
         i2t = np.full(positives.n_images, positives.n_texts)
         t2i = np.full(positives.n_texts, positives.n_images)
         np.minimum.at(i2t, positives.pairs[:, 0], self.texts)
@@ -67,11 +67,11 @@ def pair_ranks_in_blocks(
     *,
     block_size: int = BLOCK_SIZE,
 ) -> PairRanks:
-    """Ranks for every positive pair, without ever holding the score matrix.
+    """Compute ranks for every positive pair without holding the score matrix.
 
-    Each thread scores a block by itself, as in mining, and counts what it holds.
+    Each thread scores a block by itself, as in mining, and counts within it.
     """
-    by_text = np.lexsort(positives.pairs.T)  # the pairs, those of the first text first
+    by_text = np.lexsort(positives.pairs.T)  # the pairs, ordered by text
     floors = _floors(_positive_scores(scorer, encoded, positives))
     count = _Count(scorer, encoded, positives, floors, floors[by_text])
     texts, images = np.zeros((2, len(positives.pairs)), np.int64)
@@ -89,7 +89,7 @@ def pair_ranks_in_blocks(
             images[by_text[counted.of_texts]] += counted.images
             update()
     of_image, of_text = positives.pairs.T
-    return PairRanks(  # where the right score is no number, the positives were counted too
+    return PairRanks(  # with a NaN right score, positives were counted too
         images=np.minimum(images, _wrong_texts(positives.swapped)[of_text]),
         texts=np.minimum(texts, _wrong_texts(positives)[of_image]),
     )
@@ -97,7 +97,7 @@ def pair_ranks_in_blocks(
 
 @dataclass(frozen=True)
 class _Counted:
-    """What one block adds to the ranks, and to those of which pairs."""
+    """What one block adds to the ranks, and the pairs it adds them to."""
 
     of_images: slice
     texts: npt.NDArray[np.int32]
@@ -147,7 +147,7 @@ class _Count(Generic[E]):
 
 
 def ranks_of_matrix(scores: npt.ArrayLike, positives: Positives) -> Ranks:
-    """Ranks from a score matrix that somebody already has; ties only where scores are equal."""
+    """Compute ranks from a given score matrix; only equal scores are ties."""
     matrix = np.array(scores, dtype=np.float64)
     rows, columns = positives.pairs.T
     right = matrix[rows, columns]
@@ -165,9 +165,9 @@ def ranks_of_matrix(scores: npt.ArrayLike, positives: Positives) -> Ranks:
 
 
 def _positive_scores(scorer: Scorer[E], encoded: EncodedDataset[E], positives: Positives) -> Tensor:
-    """The score of every positive pair, picked out of small blocks. (P,)
+    """Return the score of every positive pair, taken from small blocks. (P,)
 
-    Pairs of one image are together, so that a block has few images, and little is scored in vain.
+    Pairs of one image are together, so that a block has few images and few unused scores.
     """
 
     def score(piece: slice) -> Tensor:
@@ -185,17 +185,17 @@ def _positive_scores(scorer: Scorer[E], encoded: EncodedDataset[E], positives: P
 
 
 def _floors(right: Tensor) -> npt.NDArray[np.float64]:
-    """What a wrong answer has to stay below: the right score, lowered by what counts as a tie."""
+    """Return the limits that wrong answers must stay below: right scores minus the tie margin."""
     tie = max(TIE, torch.finfo(right.dtype).eps)
     right = right.double()
     return (right - tie * right.abs().clamp(min=1.0)).numpy()
 
 
 def _wrong_texts(positives: Positives) -> Ids:
-    """How many texts are not right for each image: the worst rank. (N,)"""
+    """Return the number of wrong texts of each image: its worst rank. (N,)"""
     return positives.n_texts - positives.texts_per_image()
 
 
 def _pairs_of(positives: Positives, images: slice) -> slice:
-    """Where the pairs of consecutive images are."""
+    """Return where the pairs of consecutive images are."""
     return slice(int(positives.starts[images.start]), int(positives.starts[images.stop]))

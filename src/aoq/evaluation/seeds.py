@@ -1,4 +1,4 @@
-"""The spread of results over seeds: what training again would change."""
+"""The spread of results over seeds: how much another training would change them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FIGURES = (*PAPER_FIGURES, *_RANKS)
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over several trainings."""
+    """The mean and deviation of a figure over several trainings."""
 
     mean: float
     deviation: float | None
-    "Standard deviation of a sample (n - 1); none where there is one training only."
+    "Sample standard deviation (n - 1); none if there is only one training."
     count: int
 
     @classmethod
@@ -30,10 +30,10 @@ class Spread:
 
 
 def over_seeds(lines: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
-    """Mean and standard deviation of every figure over lines of results.jsonl.
+    """Compute mean and standard deviation of every figure over lines of results.jsonl.
 
-    A model that was judged several times counts once, with its last line; ensembles do not
-    count. Lines of different splits or data sets are refused.
+    A model with several evaluations counts once, with its last line; ensembles do not count. Lines
+    of different splits or data sets are rejected.
 
     >>> lines = [{"split": "test", "model": name, "rsum": rsum} for name, rsum in
     ...          (("a", 400.0), ("b", 406.0), ("a", 402.0))]
@@ -42,7 +42,7 @@ def over_seeds(lines: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
     """
     lines = [line for line in lines if not is_ensemble(line)]
     if not lines:
-        raise UserError("there is no result to take the mean of; judge a model first.")
+        raise UserError("there is no result to average; evaluate a model first.")
     judged_on = {(line.get("split"), line.get("data")) for line in lines}
     if len(judged_on) > 1:
         splits = ", ".join(sorted(f"{split} of {str(data)[:12]}" for split, data in judged_on))

@@ -1,4 +1,4 @@
-"""Results as people compare them: one row a setting, in the layout of the paper's tables."""
+"""Results for comparison: one row per setting, in the layout of the paper's tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-# Heading, key in the result, digits, and whether higher is better.
+# Heading, key in the result, number of digits, and whether higher is better.
 COLUMNS: tuple[tuple[str, str, int, bool], ...] = (
     ("i2t R@1", "i2t_r1", 1, True),
     ("R@5", "i2t_r5", 1, True),
@@ -27,7 +27,7 @@ METRICS = tuple(key for _, key, _, _ in COLUMNS)
 
 
 def best_values(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """The best value of each column, where there is more than one row to compare."""
+    """Return the best value of each column, if there is more than one row to compare."""
     if len(rows) < 2:
         return {}
     return {
@@ -39,7 +39,7 @@ def best_values(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 def formatted_rows(
     rows: Mapping[str, Mapping[str, Any]],
 ) -> list[tuple[str, list[tuple[str, bool]]]]:
-    """Each row's name and cells; a cell is its text and whether it is the best of its column."""
+    """Yield each row's name and cells; a cell is its text and whether it is the column's best."""
     best = best_values(rows)
     return [
         (
@@ -56,9 +56,9 @@ def formatted_rows(
 def metrics_table(
     rows: Mapping[str, Mapping[str, Any]], *, title: str | None = None, width: int = 80
 ) -> RenderableType:
-    """The table for a terminal of some width; the best of each column is bold.
+    """Build the table for a terminal of some width, with the best of each column in bold.
 
-    Names that do not fit beside the figures are numbered, and stand whole below the table.
+    Names that do not fit beside the figures are numbered, and written out below the table.
     """
     if len(rows) and max(map(len, rows)) > width - _FIGURES_WIDTH:
         numbers = {str(number): name for number, name in enumerate(rows, start=1)}
@@ -79,5 +79,5 @@ def metrics_table(
 
 
 def is_ensemble(line: Mapping[str, Any]) -> bool:
-    """Whether a line of results.jsonl is about several models together."""
+    """Return whether a line of results.jsonl describes an ensemble."""
     return "+" in str(line.get("model"))

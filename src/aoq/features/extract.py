@@ -1,10 +1,10 @@
-"""Many pictures become regions: in batches, on all cores, and none of them twice.
+"""Turns many pictures into regions: in batches, on all cores, and each picture once.
 
-Every result is kept under the hash of its picture file: an interrupted extraction goes on where it
-stopped, losing the batches under way, and a second one costs nothing. A coarser grid is pooled from
-what is kept, so it costs nothing either. Batches are small enough for a processor's cache, and each
-is one core's alone: cores that share a batch wait for each other. The numbers are the same for any
-number of cores and workers, and whichever pictures a batch holds.
+Every result is cached under the hash of its picture file: an interrupted extraction continues where
+it stopped, losing only the batches in progress, and a second one costs nothing. A coarser grid is
+pooled from the cache, so it costs nothing either. Batches fit into a processor's cache, and each
+one is computed by a single core: cores that share a batch wait for each other. The results are the
+same for any number of cores and workers, and for any other pictures in a batch.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from aoq.progress import progress_bar, track, warn
 from aoq.storage import atomic_file, cache_folder, hash_file, hash_parts
 
 BATCH = 4
-UNDER_WAY = 64  # batches at most, from the first that is decoded to the last that is kept
-WORKERS = 0  # processes that decode pictures; without any, the cores that compute do it
+UNDER_WAY = 64  # maximum number of batches between decoding and writing
+WORKERS = 0  # processes that decode pictures; 0: the computing cores decode
 
-HASH_BYTES = 64  # of SHA-256 in hex, at the end of a kept file
-_SHOWN = 5  # places of a group of pictures that are left out
+HASH_BYTES = 64  # SHA-256 in hex, at the end of a cached file
+_SHOWN = 5  # examples of each group of skipped pictures
 _CHANGED = Fault("was changed while it was read", "start again")
 
 Item = TypeVar("Item")
@@ -58,10 +58,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Extraction:
-    """Where the regions of pictures are kept, and which pictures have none."""
+    """Where the regions of pictures are cached, and which pictures have none."""
 
     stored: dict[Path, Path]
-    "A picture's regions, in the order of the pictures; the file is named after the hash."
+    "Paths of the pictures' regions, in the order of the pictures; a file is named by its hash."
     skipped: dict[Path, Fault]
 
     @property
@@ -70,7 +70,7 @@ class Extraction:
 
 
 def tell_left_out(extraction: Extraction, found: PictureFolder) -> None:
-    """Warn of what was left out of a folder; refuse one of which nothing can be used."""
+    """Warn of what was left out of a folder; raise a `UserError` if nothing can be used."""
     sentences = list(_left_out(extraction, found))
     if not extraction.stored:
         raise UserError(
@@ -81,7 +81,7 @@ def tell_left_out(extraction: Extraction, found: PictureFolder) -> None:
 
 
 def _left_out(extraction: Extraction, found: PictureFolder) -> Iterator[str]:
-    """A sentence a reason, with the first places."""
+    """Yield one sentence per reason, with the first places."""
     groups: dict[str, list[Path]] = {}
     for picture, fault in extraction.skipped.items():
         groups.setdefault(fault.reason, []).append(picture)
@@ -100,7 +100,7 @@ def _left_out(extraction: Extraction, found: PictureFolder) -> Iterator[str]:
 
 
 def _printable(name: str) -> str:
-    """A name that is no UTF-8 can be read from a folder, but not written."""
+    """Return a printable name: names that are not UTF-8 can be read but not written."""
     return name.encode(errors="backslashreplace").decode()
 
 
@@ -116,11 +116,11 @@ def extract_pictures(
     workers: int = WORKERS,
     skip: bool = True,
 ) -> Extraction:
-    """Extract what the cache does not hold yet.
+    """Extract the pictures that are not in the cache yet.
 
-    Pictures that cannot be used are left out; without `skip` they are refused together: those that
-    show it in their header before anything is computed, those that turn out to be damaged at the
-    end, when the others are kept.
+    Pictures that cannot be used are left out. Without `skip` they are rejected together: pictures
+    with a bad header before anything is computed, pictures that turn out to be damaged at the end,
+    when the others are cached.
     """
     places = _find_places(pictures, source)
     picture_of = {at: picture for picture, at in places.items() if isinstance(at, Path)}
@@ -140,7 +140,7 @@ def extract_pictures(
 
 
 def load_regions(place: Path, source: RegionSource) -> Regions:
-    """Kept regions of a picture, pooled to the grid of `source`. (R, F)"""
+    """Load cached regions of a picture, pooled to the grid of `source`. (R, F)"""
     kept = _open_kept(place)
     if kept is None:
         raise UserError(
@@ -153,7 +153,7 @@ def load_regions(place: Path, source: RegionSource) -> Regions:
 
 
 def _find_places(pictures: Sequence[Path], source: RegionSource) -> dict[Path, Path | Fault]:
-    """Where the regions of each picture belong, by its content; or why it cannot be read."""
+    """Find the cache path of each picture by its content, or why it cannot be read."""
     folder = cache_folder() / "features" / source.id
     places: dict[Path, Path | Fault] = {}
     with ThreadPoolExecutor() as pool:
@@ -168,18 +168,18 @@ def _find_places(pictures: Sequence[Path], source: RegionSource) -> dict[Path, P
 
 
 def _hash_picture(picture: Path) -> str | Fault:
-    if not is_text(str(picture)):  # no list of pictures could name it
-        return Fault("has a name that is no UTF-8", "rename it")
+    if not is_text(str(picture)):  # a list of pictures cannot contain it
+        return Fault("has a name that is not UTF-8", "rename it")
     try:
         if not stat.S_ISREG(picture.stat().st_mode):  # reading a pipe would never end
-            return Fault("is no file", "expected a picture")
+            return Fault("is not a file", "expected a picture")
         return hash_file(picture)
     except OSError as error:
         return unreadable(error)
 
 
 def _divide(places: dict[Path, Path | Fault], broken: dict[Path, Fault]) -> Extraction:
-    """Pictures that can be used and pictures that cannot; equal content has equal faults."""
+    """Divide pictures into usable and unusable ones; equal content has equal faults."""
     stored: dict[Path, Path] = {}
     skipped: dict[Path, Fault] = {}
     for picture, place in places.items():
@@ -193,13 +193,13 @@ def _divide(places: dict[Path, Path | Fault], broken: dict[Path, Fault]) -> Extr
 
 
 def _kept_width(place: Path) -> int:
-    """Features a region of what is kept; 0 where nothing is that can be used."""
+    """Return the features per region of a cached file; 0 if there is no usable one."""
     kept = _open_kept(place)
     return 0 if kept is None else kept.shape[1]
 
 
 def _keep(place: Path, rows: Regions) -> None:
-    """Write an array and behind it the hash of the file so far, which NumPy does not read."""
+    """Write an array, followed by the hash of the file so far, which NumPy does not read."""
     buffer = BytesIO()
     np.save(buffer, rows)
     with atomic_file(place) as temporary:
@@ -207,7 +207,7 @@ def _keep(place: Path, rows: Regions) -> None:
 
 
 def _open_kept(place: Path) -> Regions | None:
-    """Read what is kept; nothing where it is missing, damaged or of another shape."""
+    """Read a cached file; None if it is missing, damaged or of another shape."""
     try:
         content = place.read_bytes()
         if hash_parts(content[:-HASH_BYTES]).encode() != content[-HASH_BYTES:]:
@@ -225,7 +225,7 @@ def _open_kept(place: Path) -> Regions | None:
 def _extract_missing(
     missing: dict[Path, Path], source: RegionSource, *, workers: int
 ) -> dict[Path, Fault]:
-    """Extract and store the regions of pictures by place; what could not be decoded."""
+    """Extract and store the regions of pictures by path; return what could not be decoded."""
     if not missing:
         return {}
     backbone = source.load()
@@ -260,7 +260,7 @@ def _extract_missing(
 
 
 def decode_pictures(pictures: Sequence[Path], canvas: Canvas) -> list[Pixels | Fault]:
-    """Each picture's pixels, or why there are none."""
+    """Return each picture's pixels, or why there are none."""
     decoded: list[Pixels | Fault] = []
     for picture in pictures:
         try:
@@ -272,23 +272,23 @@ def decode_pictures(pictures: Sequence[Path], canvas: Canvas) -> list[Pixels | F
 
 @contextmanager
 def _decoders(workers: int) -> Iterator[Callable[..., Callable[[], Any]]]:
-    """Begins a call in another process, to be asked for its result; or puts it off until then."""
+    """Yield a function that starts a call in another process, or defers it without workers."""
     if not workers:
         yield partial
         return
-    context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads half
+    context = multiprocessing.get_context("spawn")  # a fork would break torch's threads
     try:
         with ProcessPoolExecutor(workers, context, initializer=_begin_worker) as pool:
             yield lambda *call: pool.submit(*call).result
     except BrokenProcessPool as error:
         raise UserError(
-            "A process that decodes pictures died, perhaps for want of memory; start again with "
+            "A process that decodes pictures died, perhaps out of memory; start again with "
             "fewer --workers: what has been extracted is kept."
         ) from error
 
 
 def _begin_worker() -> None:
-    """Leave interruptions to the process that started this one, and end with it."""
+    """Ignore interrupts, which the parent process handles, and exit with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def follow() -> None:
@@ -303,7 +303,7 @@ def _begin_worker() -> None:
 def _ahead(
     pool: Executor, work: Callable[[Item], Result], items: Iterable[Item]
 ) -> Iterator[Result]:
-    """The results of a pool in order, with some under way: all of them would fill the memory."""
+    """Yield the results of a pool in order, with few in progress to bound the memory."""
     under_way: deque[Future[Result]] = deque()
     try:
         for item in items:

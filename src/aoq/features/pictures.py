@@ -1,9 +1,9 @@
-"""Picture files become pixels, whoever made them: a camera, a scanner or an attacker.
+"""Decodes picture files from any origin: a camera, a scanner or an attacker.
 
-A picture is opened by its content, never by its name, as one of a short list of formats, and what
-its header says is looked at before anything is decoded: small files can claim to be enormous.
-Every kind of pixels becomes upright RGB, squashed to the square that a network wants. Whatever is
-wrong with a file is one `PictureError`, because damaged files make decoders raise almost anything.
+A picture is opened by its content, never by its name, as one of a few formats, and its header is
+checked before anything is decoded: small files can claim to be enormous. Any pixel format becomes
+upright RGB, squashed to the square that a network expects. Every fault of a file is reported as a
+`PictureError`, because damaged files make decoders raise almost anything.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_PIXELS = 100_000_000
-MAX_SIDE = 65_535  # of a JPEG; the memory that resizing takes grows with it
+MAX_SIDE = 65_535  # maximum of a JPEG; resizing takes memory in proportion
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-_ORIENTATION = 0x0112  # of Exif, and what undoes its values
+_ORIENTATION = 0x0112  # the Exif tag; below, the operations that undo its values
 _TRANSPOSITIONS = {
     2: "FLIP_LEFT_RIGHT",
     3: "ROTATE_180",
@@ -45,13 +45,13 @@ _TRANSPOSITIONS = {
 
 _PILLOW = re.compile("PIL")  # its modules
 
-Picture = Path | bytes  # a file, or the content of one
+Picture = Path | bytes  # a path, or the content of a file
 Pixels = npt.NDArray[np.uint8]  # (side, side, 3)
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """The square that a network wants pictures squashed to."""
+    """The square to which pictures are squashed for a network."""
 
     side: int
     resample: int = 3  # PIL.Image.Resampling.BICUBIC
@@ -59,7 +59,7 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a picture cannot be used; `reason` is the same for all that share it."""
+    """Why a picture cannot be used; `reason` is equal for all pictures with the same fault."""
 
     reason: str
     hint: str
@@ -80,10 +80,10 @@ class PictureError(UserError):
 
 
 NO_PICTURE = Fault(
-    "is no picture that can be read",
+    "is not a picture that can be read",
     f"expected {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; replace it or leave it out",
 )
-TOO_DEMANDING = Fault("takes more memory than there is for it", "make the picture smaller")
+TOO_DEMANDING = Fault("takes more memory than is available", "make the picture smaller")
 TOO_LONG = Fault(f"is more than {MAX_SIDE:,} pixels long", "cut the picture")
 
 
@@ -97,16 +97,16 @@ def unreadable(error: Exception) -> Fault:
 
 
 def decode(picture: Picture, canvas: Canvas, *, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """A picture of any kind as RGB, upright, squashed. (side, side, 3)"""
+    """Decode a picture of any format to RGB, upright, squashed. (side, side, 3)"""
     with open_picture(picture, max_pixels=max_pixels) as image, _refuse_damaged(picture):
-        image.draft("RGB", (2 * canvas.side, 2 * canvas.side))  # large JPEGs at a fraction
+        image.draft("RGB", (2 * canvas.side, 2 * canvas.side))  # decode large JPEGs at reduced size
         image.load()  # some formats have their Exif data at the end
         squashed = upright(image).resize((canvas.side, canvas.side), canvas.resample)
     return np.asarray(squashed)
 
 
 def load_picture(picture: Picture) -> Image:
-    """A picture of any kind as RGB, upright, in its own size and shape."""
+    """Load a picture of any format as RGB, upright, in its own size and shape."""
     with open_picture(picture) as image, _refuse_damaged(picture):
         image.load()
         return upright(image)
@@ -126,7 +126,7 @@ def _refuse_damaged(picture: Picture) -> Iterator[None]:
 
 
 def find_fault(picture: Picture) -> Fault | None:
-    """What the header of a picture says against using it."""
+    """Check the header of a picture; return why it cannot be used, or None."""
     try:
         with open_picture(picture):
             return None
@@ -135,15 +135,15 @@ def find_fault(picture: Picture) -> Fault | None:
 
 
 def picture_size(picture: Picture) -> tuple[int, int]:
-    """Width and height, as the picture is looked at."""
+    """Return the width and height of a picture, upright."""
     with open_picture(picture) as image:
-        lying = _orientation(image) >= 5 and image.format != "TIFF"  # which Pillow turns itself
+        lying = _orientation(image) >= 5 and image.format != "TIFF"  # Pillow rotates TIFF itself
         return (image.height, image.width) if lying else image.size
 
 
 @contextmanager
 def open_picture(picture: Picture, *, max_pixels: int = MAX_PIXELS) -> Iterator[Image]:
-    """A picture of which only the header has been read, and found to be acceptable."""
+    """Open a picture after checking its header only."""
     with _open(picture) as image:
         if image.width * image.height > max_pixels:
             raise PictureError(picture, too_large(max_pixels))
@@ -169,16 +169,16 @@ def _open(picture: Picture) -> Image:
 
 
 def _quieten_pillow() -> None:
-    """What Pillow warns about is either refused here or harmless.
+    """Silence Pillow's warnings, which are either errors here or harmless.
 
-    The filters are the process's: they are changed once, for all threads, not around each picture.
+    The filters apply to the process: they are set once for all threads, not per picture.
     """
     if all(module != _PILLOW for *_, module, _ in warnings.filters):
         warnings.filterwarnings("ignore", module=_PILLOW.pattern)
 
 
 def upright(image: Image) -> Image:
-    """A loaded picture as it is looked at, in RGB."""
+    """Return a loaded picture upright, in RGB."""
     return _to_rgb(_turn_upright(image))
 
 
@@ -191,7 +191,7 @@ def _turn_upright(image: Image) -> Image:
 
 
 def _orientation(image: Image) -> int:
-    """How the camera was held, 1 to 8; damaged Exif data is no reason to refuse a picture."""
+    """Return the camera orientation, 1 to 8; damaged Exif data do not make a picture unusable."""
     try:
         return int(image.getexif().get(_ORIENTATION, 1))
     except Exception:
@@ -199,9 +199,9 @@ def _orientation(image: Image) -> int:
 
 
 def _to_rgb(image: Image) -> Image:
-    """Any mode as RGB: transparency over white, 16-bit greyscale by its upper half.
+    """Convert any mode to RGB: transparency over white, 16-bit greyscale by its upper half.
 
-    Greyscale of 32 bits, whole or float, has no agreed white: its own range becomes black to white.
+    32-bit greyscale (int or float) has no standard white: its own range becomes black to white.
     """
     import PIL.Image
 
@@ -217,7 +217,7 @@ def _to_rgb(image: Image) -> Image:
 
 
 def _stretch(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
-    """Numbers of any range as 0 to 255."""
+    """Scale numbers of any range to 0 to 255."""
     low, high = values.min(), values.max()
     if not np.isfinite(high - low):
         raise ValueError("it holds NaN or infinite numbers")
@@ -230,7 +230,7 @@ def _stretch(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class PictureFolder:
-    """The pictures below a folder, and how many other files there are of which ending."""
+    """The pictures below a folder, and the number of other files by ending."""
 
     path: Path
     pictures: tuple[Path, ...]
@@ -238,12 +238,12 @@ class PictureFolder:
 
 
 def find_pictures(folder: Path) -> PictureFolder:
-    """All files below a folder that end like pictures, in natural order; hidden ones are left out.
+    """Find all visible files below a folder that end like pictures, in natural order.
 
-    Links to folders are not followed, so that there is an end to it; links to files are.
+    Links to folders are not followed, to avoid cycles; links to files are.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; name a folder of pictures.")
+        raise UserError(f"{folder} is not a folder; name a folder of pictures.")
     pictures: list[Path] = []
     others: Counter[str] = Counter()
     for parent, folders, names in os.walk(folder, onerror=_warn_unreadable):
@@ -261,7 +261,7 @@ def find_pictures(folder: Path) -> PictureFolder:
 
 
 def natural_order(path: Path) -> tuple[list[list[tuple[int, int | str]]], Path]:
-    """Sorts a.jpg before a2.jpg before a10.jpg, folder by folder.
+    """Sort a.jpg before a2.jpg before a10.jpg, folder by folder.
 
     >>> [path.name for path in sorted(map(Path, ["a10.jpg", "a2.jpg", "a.jpg"]), key=natural_order)]
     ['a.jpg', 'a2.jpg', 'a10.jpg']

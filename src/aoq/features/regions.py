@@ -1,9 +1,9 @@
-"""What a region is: where its features come from, and which part of the picture it covers.
+"""Regions: where their features come from, and which part of the picture they cover.
 
-A model learns from the regions of one backbone; pictures that it meets later must be treated
-alike, to the last weight. `RegionSource` says how, is kept with every data set that was built from
-pictures, and `PictureReader` follows it, for a single picture at a time. Boxes are shares of the
-picture's width and height, so that they fit whatever size it is shown in.
+A model learns from the regions of one backbone, and later pictures must be processed identically,
+to the last weight. `RegionSource` states how, is saved with every data set that was built from
+pictures, and `PictureReader` applies it to a single picture at a time. Boxes are shares of the
+picture's width and height, so that they are valid at any display size.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from aoq.features.backbones import (
 from aoq.features.pictures import Canvas, Picture, Pixels, decode
 from aoq.parsing import shown
 
-GRIDS = (1, 2, 3, 6)  # what the kept grid can be pooled to: whole cells only
+GRIDS = (1, 2, 3, 6)  # grids of whole cells that the cached grid can be pooled to
 
 Boxes = npt.NDArray[np.float32]  # (..., R, 4): left, top, right, bottom, shares of the picture
 
 
 @dataclass(frozen=True)
 class RegionSource:
-    """What turned pictures into regions, so that another picture can be treated alike."""
+    """How pictures were turned into regions, so that other pictures get the same treatment."""
 
     backbone: str = DEFAULT_BACKBONE
     "`efficientnet-lite0`, or a vision model of transformers: its name on the hub, or its folder."
     id: str = DEFAULT_ID
-    "Network, weights and kept grid: what the cache keeps features under."
+    "Network, weights and cached grid: the key of features in the cache."
     grid: int = GRID
-    "Cells a side, after pooling."
+    "Cells per side, after pooling."
 
     def __post_init__(self) -> None:
-        if self.grid not in GRIDS:  # its cells would cut those that are kept
+        if self.grid not in GRIDS:  # its cells would cut those in the cache
             raise UserError(
                 f"a grid of {self.grid} x {self.grid} regions cannot be pooled from "
                 f"{GRID} x {GRID}; expected 1, 2, 3 or 6."
@@ -54,7 +54,7 @@ class RegionSource:
 
     @classmethod
     def of_backbone(cls, name: str = DEFAULT_BACKBONE, *, grid: int = GRID) -> Self:
-        """The regions that a backbone makes, as it is at this moment."""
+        """Describe the regions that a backbone makes with its current weights."""
         if name == DEFAULT_BACKBONE:
             return cls(name, DEFAULT_ID, grid)
         if Path(name).is_dir():
@@ -63,12 +63,12 @@ class RegionSource:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """What `as_dict` wrote; a `UserError` where something else did."""
+        """Read what `as_dict` wrote; raise a `UserError` for anything else."""
         backbone, source_id, grid = (fields.get(name) for name in ("backbone", "id", "grid"))
         named = isinstance(backbone, str) and isinstance(source_id, str)
         if not named or type(grid) is not int:
             raise UserError(
-                f"{shown(fields)} is no source of regions; expected the backbone, its id and a "
+                f"{shown(fields)} is not a source of regions; expected the backbone, its id and a "
                 "grid; build the data set again."
             )
         return cls(str(backbone), str(source_id), grid)
@@ -77,12 +77,12 @@ class RegionSource:
         return asdict(self)
 
     def load(self) -> Backbone:
-        """The very network that made the regions, or a `UserError`."""
+        """Load the network that made the regions; raise a `UserError` if it has changed."""
         backbone = load_backbone(self.backbone)
         if backbone.id != self.id:
             raise UserError(
                 f"{self.backbone} is not the network that made the features: it is {backbone.id}; "
-                f"expected {self.id}; bring back its weights, or build the data set again."
+                f"expected {self.id}; restore its weights, or build the data set again."
             )
         return backbone
 
@@ -91,11 +91,11 @@ DEFAULT_SOURCE = RegionSource()
 
 
 class PictureReader:
-    """Regions of single pictures, with the network held in memory; any thread may call it.
+    """Reads the regions of single pictures with a network in memory; safe for several threads.
 
-    The network computes on threads of its own, one core each, as `aoq.features.extract` does: sums
-    that are shared among cores are rounded differently. There are `threads` of them, or as many as
-    torch may use here.
+    The network computes on threads of its own, one core each, as in `aoq.features.extract`: sums
+    that are split among cores are rounded differently. The number of threads is `threads`, or as
+    many as torch may use.
     """
 
     def __init__(self, source: RegionSource, *, threads: int | None = None) -> None:
@@ -105,13 +105,13 @@ class PictureReader:
 
     @property
     def canvas(self) -> Canvas:
-        """What pictures are decoded to where somebody else does it."""
+        """The size for decoding pictures outside of this reader."""
         return self._backbone.canvas
 
     def regions(self, picture: Picture | Pixels, /) -> Regions:
-        """The regions of a file, of the content of one, or of what `decode` makes of it. (R, F)
+        """Return the regions of a file, of a file's content, or of decoded pixels. (R, F)
 
-        All are what a build makes of the file.
+        The result equals that of a build from the file.
         """
         return self._cores.submit(self._read, picture).result()
 
@@ -122,14 +122,14 @@ class PictureReader:
 
 
 def one_core_each(threads: int | None = None) -> ThreadPoolExecutor:
-    """So many threads, or as many as torch may use, each on one core: none waits for another.
+    """Start `threads` threads, or as many as torch may use, each on one core.
 
-    All begin here, because torch gives every thread that begins later the number set last.
+    All start here, because torch gives every thread that starts later the number set last.
     """
     import torch
 
     def stay_on_one_core() -> None:
-        torch.get_num_threads()  # or the first operation sets that number over ours
+        torch.get_num_threads()  # otherwise the first operation overrides our number
         torch.set_num_threads(1)
 
     cores = torch.get_num_threads()
@@ -142,7 +142,7 @@ def one_core_each(threads: int | None = None) -> ThreadPoolExecutor:
 
 
 def pool_regions(regions: Regions, grid: int) -> Regions:
-    """The means of neighbouring cells, in single precision. (36, F) -> (grid * grid, F)
+    """Average neighbouring cells, in single precision. (36, F) -> (grid * grid, F)
 
     >>> cells = np.arange(36, dtype=np.float16)[:, None]
     >>> pool_regions(cells, 2)[:, 0].tolist()
@@ -156,7 +156,7 @@ def pool_regions(regions: Regions, grid: int) -> Regions:
 
 
 def grid_boxes(grid: int) -> Boxes:
-    """The cells of a grid, row by row. (grid * grid, 4)
+    """Return the cells of a grid, row by row. (grid * grid, 4)
 
     >>> grid_boxes(2)[1].tolist()
     [0.5, 0.0, 1.0, 0.5]

@@ -1,10 +1,10 @@
-"""Regions by the id of an image, whatever they come from, and the folder that keeps them.
+"""Regions by image id, from any source, and the folder that stores them.
 
 features.npy    (N, R, F) float16
 boxes.npy       (N, R, 4) float32: left, top, right, bottom as shares of width and height
 regions.json    ids, sizes and hashes of the pictures in the order of the rows, and their source
 
-A table is the cache of `aoq.features.extract`, a bottom-up file or such a folder. Rows are read
+A table is the cache of `aoq.features.extract`, a bottom-up file or a folder as above. Rows are read
 one at a time, because a table may be larger than the memory.
 """
 
@@ -39,11 +39,11 @@ PROVENANCE = ("version", "source", "images")
 
 
 class RegionTable(Protocol):
-    """Equally many regions for each of some images."""
+    """The same number of regions for each of some images."""
 
     @property
     def name(self) -> str:
-        """What a sentence calls it."""
+        """The name of the table in messages."""
         ...
 
     @property
@@ -51,26 +51,26 @@ class RegionTable(Protocol):
 
     @property
     def source(self) -> RegionSource | None:
-        """What can make regions of another picture alike, where something can."""
+        """How another picture is turned into equal regions, if that is possible."""
         ...
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Regions an image, and features a region."""
+        """Regions per image, and features per region."""
         ...
 
     def read(self, row: int, /) -> tuple[Regions, Boxes]:
-        """Features and boxes of an image. (R, F), (R, 4)"""
+        """Return features and boxes of an image. (R, F), (R, 4)"""
         ...
 
     def describe(self, row: int, /) -> dict[str, Any]:
-        """What else is known of an image: its picture, size and hash."""
+        """Return what else is known of an image: its picture, size and hash."""
         ...
 
 
 @dataclass(frozen=True)
 class KeptRegions:
-    """Regions of pictures that have been extracted, in the cache."""
+    """Extracted regions of pictures, in the cache."""
 
     ids: Sequence[str]
     pictures: Sequence[Path]
@@ -123,7 +123,7 @@ class RegionFolder:
         if len(table.ids) != len(table.features) or table.boxes.shape != expected:
             raise UserError(
                 f"{folder} has {len(table.ids):,} ids, features of {table.features.shape} and "
-                f"boxes of {table.boxes.shape}; expected as many of each; extract it again."
+                f"boxes of {table.boxes.shape}; expected matching sizes; extract it again."
             )
         return table
 
@@ -139,11 +139,11 @@ class RegionFolder:
         return {name: value for name, value in self.images[row].items() if name != "id"}
 
     def first_regions(self, count: int) -> Self:
-        """The same with the first regions of each image only."""
+        """Return this table with only the first regions of each image."""
         if self.source is not None or count > self.shape[0]:
             raise UserError(
-                f"{self.name} holds {self.shape[0]} regions an image"
-                f"{' of a grid' if self.source else ''}; {count} of them cannot be taken."
+                f"{self.name} holds {self.shape[0]} regions per image"
+                f"{' of a grid' if self.source else ''}; the first {count} cannot be selected."
             )
         return replace(self, features=self.features[:, :count], boxes=self.boxes[:, :count])
 
@@ -151,9 +151,9 @@ class RegionFolder:
 def write_rows(
     table: RegionTable, rows: Sequence[int], *, features: Path, boxes: Path | None = None
 ) -> None:
-    """Some images of a table as arrays; without `boxes`, their features alone.
+    """Write some images of a table as arrays; without `boxes`, only their features.
 
-    Numbers that are not finite, or not as float16, are refused, all such images together.
+    Numbers that are not finite, or not as float16, are rejected; one error lists all such images.
     """
     n_regions, width = table.shape
     shape = (len(rows), n_regions, width)
@@ -161,7 +161,7 @@ def write_rows(
     all_boxes = np.empty((*shape[:2], 4), np.float32)
     problems: list[str] = []
     title = f"Writing {features.name}"
-    # A mapped file would end the process with a signal where the disk is full.
+    # Writing to a mapped file would end the process with a signal if the disk is full.
     with disk_errors(features), features.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {**header, "shape": shape})
         for row, number in enumerate(track(rows, title, total=len(rows), unit="images")):
@@ -181,7 +181,7 @@ def write_rows(
 
 
 def write_folder(table: RegionTable, folder: Path) -> None:
-    """A table as files in a folder that is there."""
+    """Write a table as files into an existing folder."""
     rows = range(len(table.ids))
     features, boxes = folder / "features.npy", folder / "boxes.npy"
     write_rows(table, rows, features=features, boxes=boxes)
@@ -200,12 +200,12 @@ def write_folder(table: RegionTable, folder: Path) -> None:
 def region_folder(
     folder: Path, *, force: bool, sources: Sequence[Path] = ()
 ) -> AbstractContextManager[Path]:
-    """Where a folder of regions is written to; an earlier one is replaced only if asked for."""
+    """Yield the folder to write regions to; an existing one is replaced only with `force`."""
     return written_folder(folder, what=WHAT, force=force, sources=sources)
 
 
 def rows_of(table: RegionTable, names: Iterable[Sequence[str]]) -> list[int]:
-    """The row of each image by the first of its names that the table knows."""
+    """Return the row of each image, by the first of its names that is in the table."""
     row_of = {image_id: row for row, image_id in enumerate(table.ids)}
     known = Names(row_of)
     rows: list[int] = []
@@ -235,7 +235,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise UserError(
-            f"{folder} is no folder of regions: {MANIFEST} is missing; write one with "
+            f"{folder} is not a folder of regions: {MANIFEST} is missing; write one with "
             "`aoq extract ... --out FOLDER`."
         )
     try:

@@ -1,9 +1,9 @@
-"""Any vision model of Hugging Face's transformers as a backbone: by its hub name, or its folder.
+"""Uses any vision model of Hugging Face's transformers as a backbone, by hub name or folder.
 
-Convolutional networks give a map of cells, transformers a row of patches after a few tokens of
-other use; both are pooled to the grid that is kept. Weights are read from safetensors only and no
-code of a model's repository is ever run. A model is known by a hash of the weights that make its
-regions and of how it wants its pixels, so that features of two models never mix.
+Convolutional networks return a map of cells, transformers a row of patches after a few special
+tokens; both are pooled to the grid of the cache. Weights are read from safetensors only and no code
+of a model's repository is ever run. A model's id is a hash of the weights that make its regions and
+of its preprocessing, so that features of two models never mix.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DIGITS = 12  # of the hash, in the id
 
 
 class VisionModel:
-    """A vision model, or the half of an image-text model that looks at pictures."""
+    """A vision model, or the vision half of an image-text model."""
 
     def __init__(self, name: str) -> None:
         require_packages("transformers", extra="transformers")
@@ -55,22 +55,22 @@ class VisionModel:
 
     @property
     def _without_resizing(self) -> dict[str, bool]:
-        """Pictures come in the right size: whole, so that boxes fit them."""
+        """Return processor arguments that keep pictures whole and in size, so that boxes fit."""
         steps = ("do_resize", "do_center_crop")
         return {step: False for step in steps if getattr(self._processor, step, None)}
 
     def _look_at_nothing(self) -> Regions:
-        """The regions of a black picture: whether the model sees a grid at all, and how wide."""
+        """Compute the regions of a black picture, to check for a grid and find the width."""
         try:
             return self([np.zeros((self.canvas.side, self.canvas.side, 3), np.uint8)])
         except UserError:
             raise
         except Exception as error:  # models raise almost anything
-            raise _unusable(self._name, f"it cannot look at a picture: {error}") from error
+            raise _unusable(self._name, f"it cannot process a picture: {error}") from error
 
 
 def as_map(seen: Tensor) -> Tensor:
-    """What the last layer sees, as a map of cells. (B, F, h, w), or (B, tokens, F) -> (B, F, h, w)
+    """Arrange the last layer's output as a map. (B, F, h, w), or (B, tokens, F) -> (B, F, h, w)
 
     Patches come last and form a square; what precedes them are class, distillation or register
     tokens, always fewer than would make the square larger.
@@ -81,14 +81,14 @@ def as_map(seen: Tensor) -> Tensor:
     height, width = seen.shape[2:]
     if min(height, width) < GRID:
         raise UserError(
-            f"the model sees {height} x {width} cells in a picture; expected {GRID} x {GRID} or "
+            f"the model returns {height} x {width} cells; expected {GRID} x {GRID} or "
             "more; choose one with smaller patches or a larger input."
         )
     return seen
 
 
 def _load(name: str) -> tuple[Any, Any, set[str]]:
-    """Model, image processor, and the names of weights that are not in the file."""
+    """Load model, image processor, and the names of weights that are missing in the file."""
     try:
         return _read(name, local_files_only=True)
     except OSError as error:
@@ -124,7 +124,7 @@ def _read(name: str, *, local_files_only: bool) -> tuple[Any, Any, set[str]]:
 
 
 def _require_on_hub(name: str) -> None:
-    """Refuse a name that the hub does not know, and any if the hub is out of reach."""
+    """Raise a `UserError` if the hub does not know a name, or cannot be reached."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
@@ -137,9 +137,9 @@ def _require_on_hub(name: str) -> None:
         ) from error
     except Exception as error:
         raise UserError(
-            f"{name} is no folder and not in the cache of Hugging Face, and the hub cannot be "
-            f"reached; download the model where there is a connection and name its folder, or use "
-            f"{DEFAULT_BACKBONE}, which needs none."
+            f"{name} is not a folder and not in the cache of Hugging Face, and the hub cannot be "
+            f"reached; download the model on a connected machine and name its folder, or use "
+            f"{DEFAULT_BACKBONE}, which needs no connection."
         ) from error
 
 
@@ -152,12 +152,12 @@ def _unusable(name: str, reason: object) -> UserError:
 
 
 def _canvas(name: str, processor: Any) -> Canvas:
-    """The size of what the model is given, and how pictures are brought to it."""
+    """Return the input size of the model, and how pictures are resized to it."""
     size = processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size
     height = size["height"] or size["shortest_edge"]
     width = size["width"] or size["shortest_edge"]
     if not height or height != width:
-        raise _unusable(name, f"its input is {height} x {width} pixels, no square")
+        raise _unusable(name, f"its input is {height} x {width} pixels, not square")
     resample = getattr(processor, "resample", None)
     return Canvas(int(height)) if resample is None else Canvas(int(height), int(resample))
 
@@ -173,7 +173,7 @@ def _hash_model(model: Any, processor: Any, *, without: set[str]) -> str:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """No bars and remarks of its own while a model is loaded."""
+    """Suppress transformers' progress bars and warnings while a model is loaded."""
     logging: Any = import_module("transformers.utils.logging")
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

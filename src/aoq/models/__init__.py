@@ -1,6 +1,6 @@
-"""Models: encoders and their scorer, one file each, in one explicit registry.
+"""Models: encoders and their scorer, one file per model, in one explicit registry.
 
-`encoders` has the parts that several of them share, `captioner` the caption model of VSRN.
+`encoders` has the parts that several models share, `captioner` the caption model of VSRN.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODELS: dict[ModelName, Maker] = {"vsrn": VSRN, "scan": SCAN, "bfan": BFAN, "vse
 
 
 def build_model(config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> TrainableModel:
-    """The model that `config` names, with fresh weights from torch's random state."""
+    """Build the model that `config` names, with fresh weights from torch's random state."""
     require_count("feature_width", feature_width)
     require_count("vocabulary_size", vocabulary_size)
     make = find_maker(config.name)
@@ -35,10 +35,10 @@ def build_model(config: ModelConfig, *, feature_width: int, vocabulary_size: int
 
 
 def find_maker(name: ModelName) -> Maker:
-    """What makes one of the library's models."""
+    """Return the function that builds one of the library's models."""
     if name not in MODELS:
         raise UserError(
-            f"a model named {name!r} is built by the program that brings it: call "
+            f"a model named {name!r} is built by your own program: call "
             f"aoq.run_recipe with make_model; here it has to be one of {', '.join(MODELS)}."
         )
     return MODELS[name]

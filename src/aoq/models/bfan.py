@@ -1,7 +1,8 @@
-"""BFAN (Liu et al., ACM MM 2019): attention both ways that keeps only what matters.
+"""BFAN (Liu et al., ACM MM 2019): attention in both directions that drops what does not matter.
 
-SCAN's encoders; the score is the mean cosine over words plus the mean cosine over regions, up to 2.
-The published result averages a model with equal and one with prob focus (`Ensemble`).
+BFAN uses SCAN's encoders; the score is the mean cosine over words plus the mean cosine over
+regions, up to 2. The published result averages a model with equal and one with prob focus
+(`Ensemble`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _TEMPERATURE = 20.0
 
 
 class BFAN(RegionsAndWords):
-    """Regions and words in the joint space, compared through focal attention both ways."""
+    """Compares regions and words in the joint space through focal attention in both directions."""
 
     def __init__(self, config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> None:
         super().__init__(

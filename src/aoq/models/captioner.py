@@ -1,9 +1,9 @@
-"""VSRN's caption model: writes the caption from the region states, with teacher forcing.
+"""VSRN's caption model: predicts the caption from the region states, with teacher forcing.
 
-The published decoder does everything one word at a time, for `max_words` steps. Here what does not
-depend on the decoder's state (its half of the attention, the words' share of the gates, the
+The published decoder processes one word at a time, for `max_words` steps. Here everything that does
+not depend on the decoder's state (its half of the attention, the words' share of the gates, the
 projection to the vocabulary) is one matrix product for all steps, decoding ends with the longest
-caption of the batch, and only words that count meet the vocabulary: about half of them.
+caption of the batch, and only words that count are projected to the vocabulary: about half of them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(width, 1, bias=False)
 
     def prepare(self, states: Tensor) -> Tensor:
-        """The half of the first layer that reads the encoder states, once for all steps."""
+        """Apply the half of the first layer that reads the encoder states, once for all steps."""
         width = states.shape[-1]
         return linear(states, self.hidden.weight[:, :width], self.hidden.bias)
 
     def forward(self, states: Tensor, prepared: Tensor, hidden: Tensor) -> Tensor:
-        """The attended encoder state. (B, W)"""
+        """Return the attended encoder state. (B, W)"""
         from_hidden = linear(hidden, self.hidden.weight[:, states.shape[-1] :])  # (B, W)
         scores = self.score(torch.tanh(prepared + from_hidden[:, None]))  # (B, R, 1)
         weights: Tensor = scores.softmax(dim=1)
@@ -37,7 +37,7 @@ class AdditiveAttention(nn.Module):
 
 
 class CaptionModel(nn.Module):
-    """An attending GRU encoder-decoder; its loss is VSRN's text generation loss."""
+    """A GRU encoder-decoder with attention; its loss is VSRN's text generation loss."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class CaptionModel(nn.Module):
         nn.init.xavier_normal_(self.output.weight)
 
     def decode(self, regions: Tensor, labels: Tensor) -> Tensor:
-        """The decoder's state after each word of `labels`. (B, T, W)"""
+        """Return the decoder's state after each word of `labels`. (B, T, W)"""
         states, last = self.encoder(self.dropout(self.projection(regions)))
         prepared, hidden = self.attention.prepare(states), last[0]
         words = self.dropout(self.embedding(labels))
@@ -78,7 +78,7 @@ class CaptionModel(nn.Module):
         return torch.stack(hiddens, dim=1)
 
     def forward(self, regions: Tensor, texts: Texts) -> Tensor:
-        """Negative log-likelihood of the captions, summed, divided by the batch size."""
+        """Return the negative log-likelihood of the captions, summed, divided by the batch size."""
         labels, mask = caption_labels(texts, max_words=self.max_words)
         counts = mask[:, 1:]
         logits = self.output(self.decode(regions, labels[:, :-1])[counts])  # (words, V)
@@ -86,7 +86,7 @@ class CaptionModel(nn.Module):
 
 
 def _gru_step(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
-    """The GRU's update from what the input and the last state give its three gates. (B, W)"""
+    """Compute the GRU update from the gate inputs of the word and of the last state. (B, W)"""
     width = hidden.shape[-1]
     reset, update = (inputs + recurrent)[:, : 2 * width].sigmoid().chunk(2, dim=1)
     proposal = torch.tanh(inputs[:, 2 * width :] + reset * recurrent[:, 2 * width :])
@@ -94,10 +94,10 @@ def _gru_step(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
 
 
 def caption_labels(texts: Texts, *, max_words: int) -> tuple[Tensor, Tensor]:
-    """Labels `<start> ... <end>` and the mask of the positions that count.
+    """Return labels `<start> ... <end>` and the mask of the positions that count.
 
-    As published: at most `max_words` positions with `<end>` the last of them, and the mask
-    reaches one position past `<end>`, so that the model also learns to stop there.
+    As published: at most `max_words` positions, with `<end>` last, and the mask reaches one
+    position past `<end>`, so that the model also learns to stop there.
     """
     tokens, lengths = texts.tokens, texts.lengths.clamp(max=max_words)
     longest = min(int(lengths.max()) + 1, max_words)

@@ -1,7 +1,7 @@
 """The parts that the published models share: projections, word embeddings, recurrent readers.
 
-Recurrent readers take their texts in groups of similar length, so that short ones do not wait
-for the longest; a text's encoding does not depend on the company it is read in.
+Recurrent readers process texts in groups of similar length, so that short ones do not wait for the
+longest; a text's encoding does not depend on the other texts of its batch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.precision import as_single
 from aoq.types import Encoding, Texts
 
-_READ_TOGETHER = 64  # texts of similar length that a recurrent reader takes at once
+_READ_TOGETHER = 64  # texts of similar length per batch of a recurrent reader
 _ZERO = 1e-8  # shorter vectors have no direction
 
 
 def region_projection(in_width: int, out_width: int) -> nn.Linear:
-    """The `fc` of all three models: Xavier-uniform weight, zero bias."""
+    """Create the `fc` of all three models: Xavier-uniform weight, zero bias."""
     linear = nn.Linear(in_width, out_width)
     bound = math.sqrt(6 / (in_width + out_width))
     nn.init.uniform_(linear.weight, -bound, bound)
@@ -33,14 +33,14 @@ def region_projection(in_width: int, out_width: int) -> nn.Linear:
 
 
 def word_embedding(vocabulary_size: int, width: int) -> nn.Embedding:
-    """Word vectors, uniform in (-0.1, 0.1) at the start."""
+    """Create word vectors, uniform in (-0.1, 0.1) at the start."""
     embedding = nn.Embedding(vocabulary_size, width)
     nn.init.uniform_(embedding.weight, -0.1, 0.1)
     return embedding
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Vectors of length one; a zero vector stays zero, and its gradient stays finite."""
+    """Normalise vectors to length one; a zero vector stays zero, and its gradient stays finite."""
     vectors = as_single(vectors)
     length = vectors.norm(dim=-1, keepdim=True)
     scaled: Tensor = vectors / (length + _ZERO).where(length > _ZERO, 1.0)
@@ -48,7 +48,7 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def by_length(texts: Texts) -> Iterator[tuple[Tensor, Texts]]:
-    """The texts in groups of similar length: the rows of each, and its words without spare padding.
+    """Yield groups of texts of similar length: their rows, and their words without spare padding.
 
     >>> texts = Texts(torch.tensor([[1, 5, 2], [1, 2, 0]]), torch.tensor([3, 2]))
     >>> [(rows.tolist(), group.tokens.tolist()) for rows, group in by_length(texts)]
@@ -68,14 +68,14 @@ class RegionEncoder(nn.Module):
         super().__init__()
         self.projection = region_projection(feature_width, joint_width)
         if weight_normed:
-            weight_norm(self.projection, dim=-1)  # one length for the whole matrix
+            weight_norm(self.projection, dim=-1)  # one norm for the whole matrix
 
     def forward(self, regions: Tensor) -> Encoding:
         return Encoding(unit(self.projection(regions)))
 
 
 class WordEncoder(nn.Module):
-    """A GRU over the words, both ways and averaged or one way; one unit vector a word."""
+    """A GRU over the words, one-way or averaged over both directions; one unit vector per word."""
 
     def __init__(
         self, *, vocabulary_size: int, word_width: int, joint_width: int, bidirectional: bool
@@ -100,7 +100,7 @@ class WordEncoder(nn.Module):
         states: Tensor = self.gru(words)[0]
         if self.backward_gru is None:
             return states
-        # Reversed within its own length, a text keeps its padding at the end, out of the way.
+        # A text is reversed within its own length, so its padding stays at the end.
         positions = torch.arange(words.shape[1], device=words.device)
         backwards = (texts.lengths[:, None] - 1 - positions).clamp(min=0)[..., None]
         reversed_states = self.backward_gru(words.take_along_dim(backwards, dim=1))[0]
@@ -109,7 +109,7 @@ class WordEncoder(nn.Module):
 
 
 class RegionsAndWords(CrossAttention, nn.Module):
-    """The encoders that SCAN and BFAN share; what they attend to is theirs."""
+    """The encoders that SCAN and BFAN share; subclasses define the attention."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class RegionsAndWords(CrossAttention, nn.Module):
 
 
 class LastStateTextEncoder(nn.Module):
-    """A GRU over the words; its state at the last word, with unit length, is the text."""
+    """A GRU over the words; its state at the last word, with unit length, encodes the text."""
 
     def __init__(self, *, vocabulary_size: int, word_width: int, joint_width: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """SCAN (Lee et al., ECCV 2018): stacked cross attention of words and regions.
 
-One direction a model, t2i or i2t; the published result averages one of each (`Ensemble`).
+Each model attends in one direction, t2i or i2t; the published result averages both (`Ensemble`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _AGGREGATE_TEMPERATURE: dict[Direction, float] = {"t2i": 6.0, "i2t": 5.0}
 
 
 class SCAN(RegionsAndWords):
-    """Regions and words in the joint space, compared through attention one way."""
+    """Compares regions and words in the joint space through attention in one direction."""
 
     def __init__(self, config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> None:
         super().__init__(

@@ -1,6 +1,6 @@
-"""VSE++ (Faghri et al., BMVC 2018): mean-pooled regions, a GRU, the inner product.
+"""VSE++ (Faghri et al., BMVC 2018): mean-pooled regions, a GRU and the inner product.
 
-The cheap fourth: a baseline, and a teacher that mines in a fraction of the others' time.
+It is the cheapest model: a baseline, and a teacher that mines in a fraction of the others' time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aoq.types import Encoding, Texts
 
 
 class VSE(InnerProduct, nn.Module):
-    """One unit vector of the mean region, one of the last word's state."""
+    """Encodes an image as the unit vector of its mean region, a text as that of its last state."""
 
     def __init__(self, config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> None:
         super().__init__()

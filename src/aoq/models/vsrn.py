@@ -1,7 +1,7 @@
 """VSRN (Li et al., ICCV 2019): regions reason about each other, then are read one by one.
 
-The published architecture, oddities included: the two normalisations of region states run over
-the *region* axis, and the Flickr30K variant skips the first of them and ends in a batch norm.
+This is the published architecture, oddities included: the two normalisations of region states run
+over the *region* axis, and the Flickr30K variant skips the first one and ends in a batch norm.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GRAPH_LAYERS = 4
 
 
 def _norm_sets(norm: nn.Module, rows: Tensor, n_sets: int) -> Tensor:
-    """Batch norm of each of `n_sets` equal parts of the rows on its own, in order."""
+    """Apply batch norm to each of `n_sets` equal parts of the rows separately, in order."""
     return torch.cat([norm(part) for part in rows.chunk(n_sets)])
 
 
@@ -49,7 +49,7 @@ class RegionGraph(nn.Module):
 
 
 class VSRNImageEncoder(nn.Module):
-    """Regions -> graph reasoning -> GRU in region order -> one unit vector."""
+    """Encodes regions by graph reasoning, then a GRU in region order, as one unit vector."""
 
     def __init__(self, *, feature_width: int, joint_width: int, variant: str) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class VSRN(InnerProduct, nn.Module):
         return encoding
 
     def encode_image_sets(self, regions: Tensor, n_sets: int) -> list[Encoding]:
-        """All sets in one pass; the batch norms see each on its own, as published."""
+        """Encode all sets in one pass; batch norms process each set separately, as published."""
         together: Encoding = self.image_encoder(regions, n_sets=n_sets)
         size = len(regions) // n_sets
         return [together[start : start + size] for start in range(0, len(regions), size)]
@@ -113,7 +113,7 @@ class VSRN(InnerProduct, nn.Module):
         return Encoding(self.text_encoder(texts))
 
     def auxiliary_loss(self, images: Encoding, texts: Texts) -> dict[str, Tensor]:
-        """The caption loss: write the text from the graph's region states."""
+        """Return the caption loss: predict the text from the graph's region states."""
         if self.captioner is None or images.context is None:
             return {}
         loss: Tensor = self.captioner(images.context, texts)

@@ -1,5 +1,5 @@
-"""Files of the published programs become runs, and nothing in them is executed.
+"""Imports files of the published programs as runs; nothing in them is executed.
 
-`pickles` and `vocabularies` read what others pickled, instruction by instruction; `weights` and
-`models` translate names and settings, `lists` candidate lists, and `importer` writes the run.
+`pickles` and `vocabularies` read pickled files, instruction by instruction; `weights` and `models`
+translate names and settings, `lists` reads candidate lists, and `importer` writes the run.
 """

@@ -1,7 +1,7 @@
-"""Files of the published programs become a run directory, like one that was trained here.
+"""Turns files of the published programs into a run directory, like one that was trained here.
 
 Everything is read and checked before anything is written, and the run appears whole or not at
-all. `origin.json` says that it was imported, and the hashes of the files it was made of.
+all. `origin.json` records that it was imported, and the hashes of the original files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from aoq.runs.checkpoint import save_weights
 from aoq.runs.directory import RunDirectory
 from aoq.storage import hash_file, is_vacant, locked, replacing_folder, write_json
 
-# Options of the published programs that mean what a setting of a round means.
+# Options of the published programs that correspond to a setting of a round.
 _ROUND_OPTIONS = {
     "num_epochs": "epochs",
     "batch_size": "batch_size",
@@ -46,7 +46,7 @@ _ROUND_OPTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFiles:
-    """The files of a published program that go together."""
+    """The files of a published program that belong together."""
 
     checkpoint: Path
     vocabulary: Path
@@ -65,7 +65,7 @@ def import_run(
     model: ModelName | None = None,
     force: bool = False,
 ) -> RunDirectory:
-    """Write a run of published files into `out`; say what they hold."""
+    """Write a run from published files into `out`, and print what they hold."""
     if (files.i2t is None) != (files.t2i is None):
         raise UserError("candidate lists go together; name both --i2t and --t2i, or neither.")
     if files.i2t is not None and data is None:
@@ -111,13 +111,13 @@ def import_run(
 
 
 def _open_data(data: Path, model: PublishedModel, *, lists: bool) -> PairDataset:
-    """The split that lists are checked against, or just one to see whether the model fits."""
+    """Open the split that lists are checked against, or any split to check the features."""
     dataset = open_dataset(data, "train" if lists else splits_of(data)[0])
     width = dataset.features.shape[2]
     if width != model.feature_width:
         raise UserError(
             f"{data} has features of width {width}; the model was trained on width "
-            f"{model.feature_width}: name the data set whose features it knows."
+            f"{model.feature_width}: name a data set with features of that width."
         )
     for problem in byte_string_captions(data, dataset):
         warn(problem)
@@ -125,7 +125,7 @@ def _open_data(data: Path, model: PublishedModel, *, lists: bool) -> PairDataset
 
 
 def _round_of(options: Mapping[str, Any]) -> RoundConfig:
-    """How it was trained, as far as the options tell it in our words."""
+    """Return the settings of the training, as far as the options state them."""
     settings = RoundConfig()
     for option, ours in _ROUND_OPTIONS.items():
         value = options.get(option)
@@ -134,7 +134,7 @@ def _round_of(options: Mapping[str, Any]) -> RoundConfig:
             try:
                 settings = replace(settings, **{ours: kind(value)})
             except UserError:
-                continue  # such as a gradient norm of 0, which means no clipping there
+                continue  # such as a gradient norm of 0, which disables clipping there
     margin = options.get("margin")
     return replace(
         settings,
@@ -146,7 +146,7 @@ def _round_of(options: Mapping[str, Any]) -> RoundConfig:
 
 
 def _require_free(out: Path, *, reads: list[Path], force: bool) -> None:
-    """Refuse a place that is taken, or a run that another process trains."""
+    """Raise a `UserError` if `out` is taken, or is a run that another process trains."""
     refuse_taken(out, what="run", force=force, sources=reads)
     if not is_vacant(out):
         with locked(out):
@@ -161,7 +161,7 @@ def _fill(
     vocabulary: Vocabulary,
     lists: CandidateLists | None,
 ) -> None:
-    with torch.device("meta"):  # no fresh weights, which would be thrown away at once
+    with torch.device("meta"):  # do not initialise weights that are replaced at once
         model = build_model(
             recipe.model,
             feature_width=translated.feature_width,
@@ -200,7 +200,7 @@ def _describe(
 
 
 def _kind(config: ModelConfig) -> str:
-    """The model and what tells it from its siblings."""
+    """Describe the model and its variant."""
     if config.name == "scan":
         ways = "both ways" if config.bidirectional else "one way"
         return f"scan, {config.direction}, {config.aggregate}, words read {ways}"
@@ -215,14 +215,14 @@ def _kind(config: ModelConfig) -> str:
 def _warn_about(files: PublishedFiles, translated: PublishedModel, vocabulary: Vocabulary) -> None:
     if translated.assumed:
         warn(
-            f"{files.checkpoint} does not tell {', '.join(translated.assumed)}; the defaults were "
-            "taken: see [model] in config.toml, and correct it there if you know better."
+            f"{files.checkpoint} does not state {', '.join(translated.assumed)}; the defaults are "
+            "used: see [model] in config.toml, and correct them there if necessary."
         )
     words = byte_string_words(vocabulary)
     if words:
         warn(
             f"{files.vocabulary}: {len(words):,} of {len(vocabulary):,} words are like "
             f"{words[0]!r}: the program that made it read captions as byte strings, so its model "
-            "learned b' before, and never the plain first words of captions. It works, but "
-            "worse than it should; see docs/published-files.md."
+            "learned words that start with b', and never the plain first words of captions. The "
+            "model works, but worse than it should; see docs/published-files.md."
         )

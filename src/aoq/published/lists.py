@@ -1,9 +1,9 @@
 """The candidate lists of the published program: two .npy files of ids, hardest first.
 
-`i2t_<data>.npy` holds int32 text ids, one row an image, `t2i_<data>.npy` image ids, one row a text.
-They say neither which model ranked them nor on which data, and hold no scores: what can be checked
-against the data set is checked, the rest is left open (an unknown teacher, scores of NaN). A list
-deeper than there are negatives ends with positives in that program; such ends are cut off.
+`i2t_<data>.npy` holds int32 text ids, one row per image, `t2i_<data>.npy` image ids, one row per
+text. They state neither the model nor the data, and hold no scores: everything that can be checked
+against the data set is checked, the rest stays unknown (unknown teacher, NaN scores). That program
+fills lists deeper than the number of negatives with positives; such ends are cut off.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNKNOWN_TEACHER = "unknown"
 
 
 def read_published_lists(i2t: Path, t2i: Path, dataset: PairDataset) -> CandidateLists:
-    """The lists of both files, if they can be lists of this data set."""
+    """Read the lists of both files, if they can be lists of this data set."""
     texts = _read_lists(i2t, dataset.positives, what="texts")
     images = _read_lists(t2i, dataset.positives.swapped, what="images")
     return CandidateLists(
@@ -36,7 +36,7 @@ def read_published_lists(i2t: Path, t2i: Path, dataset: PairDataset) -> Candidat
 
 
 def write_published_lists(lists: CandidateLists, i2t: Path, t2i: Path) -> None:
-    """Write both files as the published program reads them: ids only, without their scores."""
+    """Write both files in the format of the published program: ids only, without scores."""
     with atomic_file(i2t) as texts, atomic_file(t2i) as images:
         for path, ids in ((texts, lists.i2t), (images, lists.t2i)):
             with path.open("wb") as file:  # given a path, NumPy adds an ending to its name
@@ -44,11 +44,11 @@ def write_published_lists(lists: CandidateLists, i2t: Path, t2i: Path) -> None:
 
 
 def _read_lists(path: Path, positives: Positives, *, what: str) -> Int32s:
-    """One file, cut where positives begin; seen from the anchors, as in `check_lists`."""
+    """Read one file, cut where positives begin; `positives` is seen from the anchors."""
     lists = _map_array(path)
     check_ids(lists, positives, source=str(path))
     if not lists.shape[1]:
-        raise UserError(f"{path} holds empty lists; expected at least one of the {what} a row.")
+        raise UserError(f"{path} holds empty lists; expected at least one of the {what} per row.")
     place = first_positive(lists, positives)
     if place is not None:
         row, depth = place
@@ -75,7 +75,7 @@ def _map_array(path: Path) -> Int32s:
     except Exception as error:  # damaged headers make NumPy raise almost anything
         reason = " ".join(str(error).split()).rstrip(".")
         raise UserError(
-            f"{path} is no NumPy array of numbers, or it is truncated or damaged ({reason}); "
+            f"{path} is not a NumPy array of numbers, or it is truncated or damaged ({reason}); "
             "expected int32 lists, hardest first."
         ) from None
     return lists

@@ -1,7 +1,7 @@
-"""A checkpoint of a published program as one of our models.
+"""Translates a checkpoint of a published program into one of our models.
 
-Widths and parts follow from the weights, and how they are scored from the program's options. The
-weights have to be exactly those that the model has; whatever is missing or left over is named.
+Widths and parts follow from the weights, and the scoring follows from the program's options. The
+weights must be exactly those of the model; any missing or unexpected ones are named.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aoq.models import build_model
 from aoq.published.pickles import Checkpoint
 from aoq.published.weights import from_published
 
-# Of each model: our setting, the program's option, and what its values are called here.
+# For each model: our setting, the program's option, and our names of its values.
 _CHOICES: dict[ModelName, list[tuple[str, str, dict[str, str]]]] = {
     "scan": [
         ("direction", "cross_attn", {name: name for name in get_args(Direction)}),
@@ -38,7 +38,7 @@ _NUMBERS: dict[ModelName, list[tuple[str, str]]] = {
     "bfan": [("temperature", "lambda_softmax")],
 }
 _CAPTION_NUMBERS = [("caption_max_words", "max_len"), ("caption_dropout", "input_dropout_p")]
-# Options that change scores in ways that no model here has, and the only value that is taken.
+# Options that change scores in ways that no model here supports, and the only accepted value.
 _UNSUPPORTED = {"use_abs": False, "no_imgnorm": False, "no_txtnorm": False, "measure": "cosine"}
 _COUNTER = ".num_batches_tracked"  # of batch norms; torch before 0.4.1 did not store it
 _NAMES_SHOWN = 6
@@ -46,20 +46,20 @@ _NAMES_SHOWN = 6
 
 @dataclass(frozen=True, eq=False)
 class PublishedModel:
-    """A published model as one of ours: what to build, and the weights to put in."""
+    """A published model as one of ours: its configuration and its weights."""
 
     config: ModelConfig
     weights: dict[str, Tensor]
     feature_width: int
     vocabulary_size: int
     assumed: Sequence[str]
-    "Options that the checkpoint does not tell; the defaults here stand in for them."
+    "Options that the checkpoint does not state; the defaults are used for them."
 
 
 def translate(
     checkpoint: Checkpoint, *, source: Path, name: ModelName | None = None
 ) -> PublishedModel:
-    """A checkpoint as one of our models; `name` decides where its options do not."""
+    """Translate a checkpoint into one of our models; `name` decides if its options do not."""
     state, options = checkpoint.state, checkpoint.options
     name = name or _recognise(state, options, source=source)
     for option, taken in _UNSUPPORTED.items():
@@ -89,7 +89,7 @@ def translate(
 def _recognise(
     state: Mapping[str, Tensor], options: Mapping[str, Any], *, source: Path
 ) -> ModelName:
-    """Which model it is; SCAN's and BFAN's weights have the same names, so options decide."""
+    """Recognise the model; SCAN and BFAN share the names of their weights, so options decide."""
     if any(key.startswith("img_enc.Rs_GCN_") for key in state):
         return "vsrn"
     is_scan, is_bfan = "cross_attn" in options, "focal_type" in options
@@ -100,7 +100,7 @@ def _recognise(
         return "vse"
     told = "cross_attn and focal_type" if is_scan else "neither cross_attn nor focal_type"
     raise UserError(
-        f"{source}: its options name {told}, so it may be of several models; "
+        f"{source}: its options name {told}, so it fits several models; "
         "add --model scan, --model bfan or --model vse."
     )
 
@@ -117,7 +117,7 @@ def _matrix_shape(state: Mapping[str, Tensor], key: str, *, source: Path) -> tup
 
 
 def _structure(state: Mapping[str, Tensor], *, name: ModelName, source: Path) -> dict[str, Any]:
-    """The settings that follow from which weights there are, and from their shapes."""
+    """Return the settings that follow from the names and shapes of the weights."""
     if name == "scan":
         return {
             "bidirectional": any(key.endswith("_reverse") for key in state),
@@ -135,7 +135,7 @@ def _structure(state: Mapping[str, Tensor], *, name: ModelName, source: Path) ->
 def _settings(
     options: Mapping[str, Any], config: ModelConfig, *, source: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    """The settings that the program's options tell, and the options that are not there."""
+    """Return the settings that the program's options state, and the missing options."""
     choices, numbers = _CHOICES.get(config.name, []), _NUMBERS.get(config.name, [])
     if config.name == "vsrn" and config.caption_weight:
         numbers = _CAPTION_NUMBERS
@@ -162,7 +162,7 @@ def _settings(
 def _fitting(
     state: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, name: ModelName, source: Path
 ) -> dict[str, Tensor]:
-    """The weights under our names, if they are exactly those that the model expects."""
+    """Return the weights under our names, if they are exactly those that the model expects."""
     weights: dict[str, Tensor] = {}
     unknown: list[str] = []
     for key, value in state.items():
@@ -198,12 +198,12 @@ def _fitting(
 
 
 def _as_scalar(value: Tensor) -> Tensor:
-    """Without its axis, if it has one number: torch before 0.4 had no tensors without one."""
+    """Drop the axis of a single number: torch before 0.4 had no tensors without axes."""
     return value.reshape(()) if value.numel() == 1 else value
 
 
 def _copied(value: Tensor, expected: Tensor) -> Tensor:
-    """A tensor of its own: cuDNN keeps the weights of a GRU as views of one storage."""
+    """Copy a tensor: cuDNN keeps the weights of a GRU as views of one storage."""
     copied = value.detach().clone(memory_format=torch.contiguous_format)
     return copied.to(expected.dtype)
 

@@ -1,11 +1,11 @@
-"""Reads the checkpoints of the published programs (`.pth.tar`), which are pickles, safely.
+"""Safely reads the checkpoints of the published programs (`.pth.tar`), which are pickles.
 
-torch's `weights_only` reader builds tensors and plain containers and refuses everything else. Two
-things more occur in these files: `argparse.Namespace`, which only holds attributes, and numpy
-scalars, for which stand-ins are handed out that can make one number. Files of Python 2 are read
-the same way: their strings are bytes, which Latin-1 takes as they are. What torch's reader would
-let grow far beyond the file (compressed entries, `bytearray(n)`, text encoded again and again) is
-refused before torch sees it.
+torch's `weights_only` reader builds tensors and plain containers and rejects everything else. These
+files also contain `argparse.Namespace`, which only holds attributes, and numpy scalars, for which
+this reader provides stand-ins that can make one number. Files of Python 2 are read in the same way:
+their strings are bytes, which Latin-1 decodes unchanged. Content that torch's reader would let grow
+far beyond the file (compressed entries, `bytearray(n)`, text encoded again and again) is rejected
+before torch sees it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from aoq.errors import UserError
 
 PARTS = ("img_enc", "txt_enc", "caption_model")
 _NUMBERS = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"})
-_SHOWN = 160  # characters of what a file holds instead
+_SHOWN = 160  # characters of a file's content in a message
 _GROWING = frozenset({"bytearray", "set", "Counter"})  # torch allows them; no checkpoint needs them
 _LONGEST_BYTES = 64  # of a byte string, such as the 8 bytes of a number
 _ZIP = b"PK\x03\x04"
@@ -41,7 +41,7 @@ _PICKLES = 5  # before the numbers of an old file: magic, version, system, conte
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a published program saved: the weights under its names, its options, how far it was."""
+    """The content of a checkpoint: weights under the program's names, options and progress."""
 
     state: Mapping[str, Tensor]  # img_enc.*, txt_enc.*, caption_model.*
     options: Mapping[str, Any]
@@ -50,14 +50,14 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """A `.pth.tar` of SCAN, BFAN, VSRN, VSE++ or AOQ; nothing in it is run."""
+    """Read a `.pth.tar` of SCAN, BFAN, VSRN, VSE++ or AOQ; nothing in it is executed."""
     if not path.is_file():
-        raise UserError(f"{path} is no file; expected a checkpoint, .pth.tar.")
+        raise UserError(f"{path} is not a file; expected a checkpoint, .pth.tar.")
     content = _load(path)
     if not isinstance(content, dict) or "model" not in content:
         holds = f"keys {', '.join(map(str, content))}" if isinstance(content, dict) else "no keys"
         raise UserError(
-            f"{path} is no checkpoint of a published program: it has {holds[:_SHOWN]}; "
+            f"{path} is not a checkpoint of a published program: it has {holds[:_SHOWN]}; "
             "expected model, opt, epoch and best_rsum."
         )
     options = content.get("opt")
@@ -71,7 +71,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _plain_options(options: object) -> dict[str, Any]:
-    """The options that are text or finite numbers; the others decide nothing here."""
+    """Return the options that are text or finite numbers; others are not needed."""
     values = vars(options) if isinstance(options, Namespace) else options
     if not isinstance(values, dict):
         return {}
@@ -87,7 +87,7 @@ def _is_number(value: object) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, which may also be a tensor of one; nothing where it is none."""
+    """Return a finite number, also from a tensor of one number; None for anything else."""
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -96,7 +96,7 @@ def _number(value: Any) -> float | None:
 
 
 def _join(path: Path, model: object) -> dict[str, Tensor]:
-    """The state dicts of the parts as one, without the `module.` of DataParallel."""
+    """Join the state dicts of the parts, without the `module.` prefix of DataParallel."""
     parts = model if isinstance(model, (list, tuple)) else ()
     if len(parts) not in (2, 3) or not all(_is_state(part) for part in parts):
         raise UserError(
@@ -118,7 +118,7 @@ def _join(path: Path, model: object) -> dict[str, Tensor]:
 
 
 def _bytes_of(state: Mapping[str, Tensor]) -> int:
-    """How much memory tensors lie in, where shared memory counts once."""
+    """Return the memory of the tensors; shared memory counts once."""
     storages = [value.untyped_storage() for value in state.values()]
     held, end = 0, 0
     for start, length in sorted((storage.data_ptr(), storage.nbytes()) for storage in storages):
@@ -135,9 +135,9 @@ def _is_state(part: object) -> bool:
 
 
 def _is_plain(value: Tensor) -> bool:
-    """Whether a tensor is dense numbers, no more of them than the memory that it is a view of.
+    """Return whether a tensor is dense and no larger than the memory that it is a view of.
 
-    Several tensors may still be views of the same memory, and some of it may be left out.
+    Several tensors may still be views of the same memory, and views may leave out some of it.
     """
     is_odd = value.layout != torch.strided or value.is_quantized or value.is_complex()
     if is_odd or value.device.type != "cpu":
@@ -156,7 +156,7 @@ def _described(value: object) -> str:
 
 
 class _NumberType:
-    """Stands in for numpy.dtype: remembers which number it means."""
+    """Stands in for numpy.dtype: stores which type of number it means."""
 
     def __init__(self, code: str, *_: object) -> None:
         self.code, self.order = code, "="
@@ -166,9 +166,9 @@ class _NumberType:
 
 
 def _make_number(kind: _NumberType, data: bytes | str) -> float:
-    """Stands in for numpy's scalar: the number that these bytes are; Python 2 gives text."""
+    """Stand in for numpy's scalar: return the number in these bytes; Python 2 passes text."""
     if type(kind) is not _NumberType or kind.code not in _NUMBERS or kind.order not in "<>=|":
-        raise UnpicklingError("a numpy scalar in it is no number")
+        raise UnpicklingError("a numpy scalar in it is not a number")
     content = data.encode("latin1") if isinstance(data, str) else data
     return float(np.frombuffer(content, np.dtype(kind.order + kind.code), count=1)[0])
 
@@ -195,7 +195,7 @@ def _load(path: Path) -> Any:
 
 
 def _look_through(file: IO[bytes], path: Path) -> None:
-    """Refuse a file that grows when it is loaded; what torch refuses anyway is left to it."""
+    """Reject a file that grows when it is loaded; other checks are left to torch."""
     is_zip = file.read(len(_ZIP)) == _ZIP
     file.seek(0)
     if is_zip:
@@ -222,7 +222,7 @@ def _refuse_growing(archive: zipfile.ZipFile, path: Path) -> None:
     if compressed:
         raise UserError(
             f"{path}: its entry {compressed[0][:_SHOWN]} is compressed, so it may become any size; "
-            "expected a zip as torch.save writes it, which stores its entries as they are; if you "
+            "expected a zip as torch.save writes it, with uncompressed entries; if you "
             "trust it, unpack it and zip the folder again with zip -0."
         )
     held, size = sum(entry.file_size for entry in entries), path.stat().st_size
@@ -234,7 +234,7 @@ def _refuse_growing(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def _look_through_pickle(content: bytes | mmap.mmap, path: Path) -> bool:
-    """Refuse calls whose results can be far longer than the pickle; whether it ends properly."""
+    """Reject calls whose results can far exceed the pickle; return whether it ends properly."""
     steps = _steps(content)
     try:
         for name, argument in steps:
@@ -244,13 +244,13 @@ def _look_through_pickle(content: bytes | mmap.mmap, path: Path) -> bool:
                 raise _forbidden(path, argument.replace(" ", "."))
             if argument == "_codecs encode" and not _is_byte_string(list(islice(steps, 4))):
                 raise _forbidden(path, "_codecs.encode")
-    except ValueError:  # torch stops there too, and says why
+    except ValueError:  # torch stops there too, and reports why
         return False
     return True
 
 
 def _steps(content: bytes | mmap.mmap) -> Iterator[tuple[str, Any]]:
-    """The instructions of a pickle, with names and texts in place of where they were kept."""
+    """Yield the instructions of a pickle, with memo references replaced by names and texts."""
     kept: dict[Any, tuple[str, Any]] = {}
     last: tuple[str, Any] = ("", None)
     for instruction, argument, _ in pickletools.genops(cast("IO[bytes]", content)):
@@ -264,7 +264,7 @@ def _steps(content: bytes | mmap.mmap) -> Iterator[tuple[str, Any]]:
 
 
 def _is_byte_string(steps: list[tuple[str, Any]]) -> bool:
-    """Whether these are what follows on `_codecs.encode` where Python 3 pickles short bytes."""
+    """Return whether these steps follow `_codecs.encode` where Python 3 pickles short bytes."""
     if [name for name, _ in steps] != ["BINUNICODE", "BINUNICODE", "TUPLE2", "REDUCE"]:
         return False
     (_, text), (_, codec), *_ = steps
@@ -274,23 +274,23 @@ def _is_byte_string(steps: list[tuple[str, Any]]) -> bool:
 def _forbidden(path: Path, name: str) -> UserError:
     return UserError(
         f"{path} asks for {name} when it is loaded, which is not among the few things "
-        "a checkpoint may hold (tensors, numbers, text and an argparse.Namespace); nothing of "
+        "a checkpoint may hold (tensors, numbers, text and an argparse.Namespace); nothing in "
         "it was run; if you trust its authors, ask them for a file without it."
     )
 
 
 def _refusal(path: Path, error: Exception) -> UserError:
-    """Why a file was not read, as a sentence; torch's own advises to load it all the same."""
+    """Describe why a file was not read; torch's own message advises loading it anyway."""
     message = str(error)
     forbidden = re.search(r"GLOBAL (\S+) (?:was not an allowed|whose module)", message)
     if forbidden:
         return _forbidden(path, forbidden[1])
     inner = re.search(r"WeightsUnpickler error:\s*(.+)", message)
     reason = re.split(r"\n|\. ", (inner[1] if inner else message).strip())[0].rstrip(".")
-    if " " not in reason:  # what is left of a KeyError and the like tells people nothing
+    if " " not in reason:  # the text of a KeyError and the like does not help users
         reason = "it ends too early" if isinstance(error, EOFError) else type(error).__name__
     return UserError(
-        f"{path} is no checkpoint that can be read safely, or it is truncated or damaged at "
-        f"{path.stat().st_size:,} bytes ({reason}); nothing of it was run; expected what "
+        f"{path} is not a checkpoint that can be read safely, or it is truncated or damaged at "
+        f"{path.stat().st_size:,} bytes ({reason}); nothing in it was run; expected what "
         "torch.save writes by default, in pickle protocol 2; copy the file again."
     )

@@ -1,10 +1,10 @@
 """The vocabularies of the published programs: JSON of SCAN and BFAN, pickles of VSRN.
 
-A pickle can ask for any function of any module and call it, so this reader hands out stand-ins
-only: for the class `Vocabulary`, which becomes an object that holds attributes, and for the two
-functions with which pickles of every protocol make an object. A file that asks for anything else
-is refused, and nothing of it is run. Its instructions are looked through before, because a few
-bytes can ask for gigabytes of memory.
+A pickle can ask for any function of any module and call it, so this reader provides only stand-ins:
+for the class `Vocabulary`, which becomes an object that holds attributes, and for the two functions
+with which pickles of every protocol create an object. A file that asks for anything else is
+rejected, and nothing in it is executed. Its instructions are checked first, because a few bytes can
+request gigabytes of memory.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from aoq.data.vocabulary import SPECIAL_WORDS, Vocabulary
 from aoq.errors import UserError
 from aoq.parsing import shown
 
-_SHARE_OF_BYTE_STRINGS = 0.005  # of honest vocabularies, "b'day" and the like are far fewer
+_SHARE_OF_BYTE_STRINGS = 0.005  # far above the share of real words such as "b'day"
 _CLASSES = {("vocab", "Vocabulary"), ("__main__", "Vocabulary")}
 _OBJECTS = {("builtins", "object"), ("__builtin__", "object")}
 _MODULES_OF_MAKERS = ("copyreg", "copy_reg")
 _PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
-# Instructions for values that are huge or kept outside of the pickle.
+# Instructions for values that are huge or stored outside of the pickle.
 _NEEDLESS = frozenset(
     {
         "BINBYTES8",
@@ -41,16 +41,16 @@ _NEEDLESS = frozenset(
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """A published vocabulary, in JSON or pickled by Python 2 or 3."""
+    """Read a published vocabulary, in JSON or pickled by Python 2 or 3."""
     if not path.is_file():
-        raise UserError(f"{path} is no file; expected a vocabulary, .json or .pkl.")
+        raise UserError(f"{path} is not a file; expected a vocabulary, .json or .pkl.")
     with path.open("rb") as file:
         is_json = file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
     return Vocabulary.load(path) if is_json else _read_pickle(path)
 
 
 def byte_string_words(vocabulary: Vocabulary) -> list[str]:
-    """The words that begin like Python's byte strings, if they are too many to be words.
+    """Return the words that start like Python's byte strings, if they are too many to be words.
 
     A program that reads captions as bytes and splits `str(caption)` learns "b'a" for "a".
 
@@ -70,13 +70,13 @@ def _read_pickle(path: Path) -> Vocabulary:
         content = _Unpickler(data).load()
     except _ForbiddenError as error:
         raise UserError(
-            f"{path} asks for {error} when it is loaded, which no vocabulary needs; nothing of it "
+            f"{path} asks for {error} when it is loaded, which no vocabulary needs; nothing in it "
             "was run; do not use this file, get the vocabulary from its authors again."
         ) from None
     except Exception as error:  # damaged pickles make pickle raise almost anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"{path} is no vocabulary, or it is truncated or damaged ({reason}); {wanted}."
+            f"{path} is not a vocabulary, or it is truncated or damaged ({reason}); {wanted}."
         ) from None
     attributes = content if isinstance(content, dict) else getattr(content, "__dict__", {})
     ids = attributes.get("word2idx")
@@ -95,9 +95,9 @@ def _read_pickle(path: Path) -> Vocabulary:
 
 
 def _look_through(data: bytes) -> None:
-    """Refuse what takes far more memory than the file is long, without doing any of it.
+    """Reject content that would need far more memory than the file, without executing it.
 
-    pickle keeps values in a table as long as the largest index, and each BUILD copies a state.
+    pickle allocates a table up to the largest index, and each BUILD copies a state.
     """
     builds = 0
     for instruction, argument, _ in pickletools.genops(data):
@@ -111,13 +111,13 @@ def _look_through(data: bytes) -> None:
 
 
 class _ForbiddenError(Exception):
-    """What a pickle asked for and did not get."""
+    """Names what a pickle asked for and did not get."""
 
 
 class _Unpickler(pickle.Unpickler):
     """Builds plain values, and stand-ins for objects of the class `Vocabulary`.
 
-    The stand-ins are made anew for every file, so that whatever a file does to them ends with it.
+    The stand-ins are created for each file, so that changes to them end with it.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -131,13 +131,13 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _stand_ins() -> Mapping[tuple[str, str], Callable[..., Any] | None]:
-    """What a pickled vocabulary may ask for, and what it gets instead."""
+    """Map everything that a pickled vocabulary may ask for to its stand-in."""
 
     class PickledVocabulary:
         """Holds attributes and can do nothing."""
 
     def make(*_: object) -> PickledVocabulary:
-        """Stands in for _reconstructor and __newobj__, whatever they are asked to make."""
+        """Stand in for _reconstructor and __newobj__, whatever they should make."""
         return PickledVocabulary()
 
     return {

@@ -1,7 +1,7 @@
-"""The published programs' weights under our names.
+"""Translates the published programs' weights to our names.
 
-A published checkpoint holds one state dict an encoder, with names such as `Rs_GCN_1.W.0.weight`.
-The tables below say what each is called here; 1x1 convolutions (O, I, 1) become linear maps (O, I).
+A published checkpoint holds one state dict per encoder, with names such as `Rs_GCN_1.W.0.weight`.
+The tables below map them to our names; 1x1 convolutions (O, I, 1) become linear maps (O, I).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VSRN = [
     (r"caption_model\.decoder\.rnn\.(\w+)_l0$", "captioner.decoder.{name}"),
     (r"caption_model\.decoder\.out\.", "captioner.output."),
 ]
-_REGIONS_AND_WORDS = [  # the first that fits is taken, so _TEXT comes after its exception
+_REGIONS_AND_WORDS = [  # the first match is used, so _TEXT follows its exception
     (r"img_enc\.fc\.weight_g$", "image_encoder.projection.parametrizations.weight.original0"),
     (r"img_enc\.fc\.weight_v$", "image_encoder.projection.parametrizations.weight.original1"),
     (r"img_enc\.fc\.", "image_encoder.projection."),
@@ -49,7 +49,7 @@ _RENAMES = {
 
 
 def our_name(model: str, published: str) -> str:
-    """What a published parameter (`img_enc.*`, `txt_enc.*`, `caption_model.*`) is called here."""
+    """Return our name of a published parameter (`img_enc.*`, `txt_enc.*`, `caption_model.*`)."""
     for pattern, ours in _RENAMES[model]:
         match = re.match(pattern, published)
         if match:
@@ -63,7 +63,7 @@ def our_name(model: str, published: str) -> str:
 
 
 def from_published(model: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A published state dict under our names and in our shapes."""
+    """Convert a published state dict to our names and shapes."""
     return {
         our_name(model, name): value.squeeze(-1) if value.ndim == 3 else value
         for name, value in state.items()

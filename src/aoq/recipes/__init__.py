@@ -1,7 +1,7 @@
-"""Recipes: TOML files of the settings in `aoq.config`, the shipped ones by name.
+"""Recipes: TOML files of the settings in `aoq.config`; the shipped ones are known by name.
 
-A recipe may start with `extends = "other"` and then states only what it changes. The same without
-a file: `vsrn-coco+off-tri+h500` lays small files, each of which changes one thing, over a base, in
+A recipe may start with `extends = "other"` and then states only its changes. A name does the same
+without a file: `vsrn-coco+off-tri+h500` applies small files, each with one change, to a base, in
 order. The resolved recipe is stored with each run as `config.toml`, which is a recipe again.
 """
 
@@ -27,7 +27,7 @@ from aoq.storage import write_text
 _BASES = Path(__file__).resolve().parent
 _CHANGES = _BASES / "changes"
 _NONE = "none"  # TOML has no word for it
-# Settings of a model that others do not have.
+# Settings that only some models have.
 _SCAN = ("direction", "raw_norm", "aggregate", "aggregate_temperature", "bidirectional")
 _MODELS_WITH = dict.fromkeys((*_SCAN, "weight_norm"), ("scan",)) | {
     "variant": ("vsrn",),
@@ -37,25 +37,25 @@ _MODELS_WITH = dict.fromkeys((*_SCAN, "weight_norm"), ("scan",)) | {
 
 
 def shipped_recipes() -> dict[str, str]:
-    """The recipes that come with the package: their names and what each is."""
+    """Return the names and descriptions of the recipes that come with the package."""
     return _descriptions(_BASES)
 
 
 def shipped_changes() -> dict[str, str]:
-    """What can be added to a recipe's name with a plus, and what it does."""
+    """Return the changes that a plus adds to a recipe's name, and their descriptions."""
     return _descriptions(_CHANGES)
 
 
 def scenes_recipe(size: str | None) -> str:
-    """The recipe that suits a size of the embedded data set."""
+    """Return the recipe that suits a size of the embedded data set."""
     return "scenes-tiny" if size == "tiny" else "scenes-small"
 
 
 def load_recipe(name: str | Path, *, behaviour: Behaviour | None = None) -> Recipe:
-    """A recipe by its shipped name or by the path of a TOML file, with changes after a plus each.
+    """Load a recipe by its shipped name or the path of a TOML file, with +changes after it.
 
-    A behaviour, that of the files or the one given, decides what the settings start from; what
-    the files state stays.
+    The behaviour, from the files or as given, decides the default settings; settings that the
+    files state take precedence.
 
     >>> load_recipe("vsrn-coco+off-tri").round_two.loss.name
     'off_tri'
@@ -72,7 +72,7 @@ def load_recipe(name: str | Path, *, behaviour: Behaviour | None = None) -> Reci
 
 
 def with_settings(recipe: Recipe, settings: dict[str, Any], *, where: str) -> Recipe:
-    """A recipe with some settings changed, as a TOML file at `where` states them."""
+    """Change some settings of a recipe, as a TOML file at `where` states them."""
     changed = _build(Recipe, settings, where=where, default=recipe)
     assert isinstance(changed, Recipe)
     return changed
@@ -83,7 +83,7 @@ def save_recipe(recipe: Recipe, path: Path | str) -> None:
 
 
 def recipe_as_toml(recipe: Recipe) -> str:
-    """Every setting, so that it is the same whatever the behaviour would have it start from."""
+    """Write every setting, so that the recipe does not depend on the defaults of a behaviour."""
 
     def spell_none(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key: _NONE if value is None else value for key, value in pairs}
@@ -92,7 +92,7 @@ def recipe_as_toml(recipe: Recipe) -> str:
 
 
 def recipe_as_dict(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as nested tables, without what is None."""
+    """Return the recipe as nested tables, without values of None."""
 
     def drop_none(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {key: value for key, value in pairs if value is not None}
@@ -100,13 +100,13 @@ def recipe_as_dict(recipe: Recipe) -> dict[str, Any]:
     return dataclasses.asdict(recipe, dict_factory=drop_none)
 
 
-# What may change while a run is under way: files have hashes of their own, and how often something
-# is written, or in how much memory, changes no number (docs/mining.md has BFAN's exception).
+# What may change during a run: files have hashes of their own, and how often something is written,
+# or how much memory is used, does not affect results (docs/mining.md has BFAN's exception).
 HARMLESS = frozenset({"data", "candidates", "log_every", "checkpoint_every", "memory"})
 
 
 def dotted_settings(recipe: Recipe) -> dict[str, Any]:
-    """Every setting by its full name; a word count that is left to the data is the paper's.
+    """Return every setting by its full name; an automatic word count becomes the paper's.
 
     >>> dotted_settings(Recipe())["round_two.loss.alpha"]
     0.3
@@ -125,7 +125,7 @@ def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _is_used(setting: str, recipe: Recipe) -> bool:
-    """Whether a setting, by its full name, has a part in a recipe: its model and rounds decide."""
+    """Return whether a recipe, by its model and rounds, uses a setting, given by its full name."""
     part, _, name = setting.partition(".")
     if part == "model" and name in _MODELS_WITH:
         return recipe.model.name in _MODELS_WITH[name]
@@ -133,19 +133,19 @@ def _is_used(setting: str, recipe: Recipe) -> bool:
 
 
 def settings_that_matter(recipe: Recipe) -> dict[str, Any]:
-    """The same without the harmless ones."""
+    """Return the settings by full name, without those that do not affect results."""
     settings = dotted_settings(recipe)
     return {name: settings[name] for name in settings if name.split(".")[-1] not in HARMLESS}
 
 
 def _descriptions(folder: Path) -> dict[str, str]:
-    """The files of a folder by name, each with its first line, which is a comment."""
+    """Return the first line, a comment, of each file in a folder, by the file's name."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.toml")}
     return {name: texts[name].partition("\n")[0].removeprefix("# ") for name in sorted(texts)}
 
 
 def _read(name: str, *, beside: Path | None = None, below: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The tables of a recipe with its changes; files `beside` one that extends it come first."""
+    """Read the tables of a recipe with its changes; files `beside` an extending one come first."""
     base, changes = _split(name, beside)
     path = _find_base(base, beside, below)
     table = _read_toml(path)
@@ -160,7 +160,7 @@ def _read(name: str, *, beside: Path | None = None, below: tuple[Path, ...] = ()
 
 
 def _split(name: str, beside: Path | None) -> tuple[str, list[str]]:
-    """A base and its changes. The path of the base may have a plus in it: the file decides."""
+    """Split a base from its changes. If the path of the base has a plus, an existing file wins."""
     parts = name.split("+")
     for end in range(len(parts), 0, -1):
         base = "+".join(parts[:end])
@@ -170,7 +170,7 @@ def _split(name: str, beside: Path | None) -> tuple[str, list[str]]:
 
 
 def _find_file(name: str, beside: Path | None) -> Path | None:
-    """The TOML file of that path, seen from the folder `beside` or else from here."""
+    """Find the TOML file with this path, relative to the folder `beside` or else to here."""
     if Path(name).suffix != ".toml":
         return None
     places = [Path(name)] if beside is None else [beside / name, Path(name)]
@@ -178,7 +178,7 @@ def _find_file(name: str, beside: Path | None) -> Path | None:
 
 
 def _find_base(name: str, beside: Path | None, below: tuple[Path, ...]) -> Path:
-    """A file, a recipe in the folder of the one that extends it, or a shipped one."""
+    """Find a file, a recipe in the folder of the one that extends it, or a shipped one."""
     path = _find_file(name, beside)
     if path is None and Path(name).suffix == ".toml":
         raise UserError(f"the recipe {name} does not exist; give the path of a TOML file.")
@@ -195,13 +195,13 @@ def _find_base(name: str, beside: Path | None, below: tuple[Path, ...]) -> Path:
 
 
 def _read_change(name: str, beside: Path | None) -> dict[str, Any]:
-    """The tables of a change: a shipped one by name, or a file."""
+    """Read the tables of a change: a shipped one by name, or a file."""
     path = _find_file(name, beside) or _CHANGES / f"{name}.toml"
     if not path.is_file():
         raise UserError(_unknown("change", name, shipped_changes()))
     table = _read_toml(path)
     if "extends" in table:
-        raise UserError(f"{path} extends a recipe, so it is no change; name it first.")
+        raise UserError(f"{path} extends a recipe, so it is not a change; name it first.")
     return table
 
 
@@ -215,7 +215,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_checked(path).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no TOML file: {error}.") from None
+        raise UserError(f"{path} is not a TOML file: {error}.") from None
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _build(kind: type[Any], table: dict[str, Any], *, where: str, default: Any) -> Any:
-    """A dataclass from a table; what the table leaves out is as in `default`."""
+    """Build a dataclass from a table; settings that the table leaves out are from `default`."""
     hints = typing.get_type_hints(kind)
     changes = {}
     for key, value in table.items():
@@ -249,5 +249,5 @@ def _build(kind: type[Any], table: dict[str, Any], *, where: str, default: Any) 
 
 
 def _read_value(hint: Any, value: Any) -> Any:
-    """A value of a TOML file as Python has it; the dataclass holds it to its type."""
+    """Convert a value of a TOML file to Python; the dataclass checks its type."""
     return None if NoneType in typing.get_args(hint) and value == _NONE else value

@@ -1,10 +1,10 @@
 """The paper's tables as recipes: which runs make each row.
 
-A row has two recipes, whose scores are averaged: BFAN prob and equal, as the paper says, SCAN t2i
+A row has two recipes, whose scores are averaged: BFAN prob and equal, as the paper states, SCAN t2i
 and i2t and two VSRNs of different seeds, as their own papers do. That the rows of tables 3 to 5 are
-such ensembles too is our reading: they are compared with the figures of table 1. Table 6 is about
-the time of a step, so one model is enough. The text names neither model nor equation for squared
-hinges; it tries them before it comes to Eq. 5, hence VSRN with Eq. 4.
+also ensembles is our interpretation: they are compared with the figures of table 1. Table 6 is
+about the time of a step, so one model is enough. The text names neither model nor equation for
+squared hinges; it tries them before it introduces Eq. 5, hence VSRN with Eq. 4.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Table = Literal["1", "2", "3", "4", "5", "6", "text"]
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row of a table, or a run that the text tells of."""
+    """A row of a table, or a run that only the text mentions."""
 
     table: Table
     label: str
-    "The row's name in the paper; 5K where the same models are judged on all COCO test images."
+    "The row's name in the paper; 5K if the same models are evaluated on all COCO test images."
     recipes: tuple[str, ...]
     "The models whose scores are averaged."
 
@@ -54,7 +54,7 @@ _WEIGHTS = (("1.5", "0.2"), ("1.5", "0.3"), ("1.5", "0.5"), ("1.0", "0.3"), ("2.
 
 
 def paper_rows(table: str | None = None) -> list[PaperRow]:
-    """The rows of one table in the paper's order, or of all."""
+    """Return the rows of one table in the paper's order, or of all tables."""
     if table is not None and table not in get_args(Table):
         known = ", ".join(get_args(Table))
         raise UserError(f"there is no table {table!r} of recipes; expected one of: {known}.")

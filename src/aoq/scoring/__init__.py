@@ -1,6 +1,6 @@
-"""Scoring: encodings in; the score matrix, or the scores of given pairs, out.
+"""Scoring: computes the score matrix, or the scores of given pairs, from encodings.
 
-`protocol` states what a model is to the rest of the library. `inner_product` and `cross_attention`
-are its two kinds of scores, `ensemble` the mean of several. `encoded` and `encoding_files` hold
-what a model makes of a data set, in memory and on disk; `blocks` bounds the memory of all pairs.
+`protocol` defines the interface of a model. `inner_product` and `cross_attention` are the two kinds
+of scores, `ensemble` is the mean of several. `encoded` and `encoding_files` hold the encodings of a
+data set, in memory and on disk; `blocks` bounds the memory of scoring all pairs.
 """

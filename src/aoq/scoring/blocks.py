@@ -1,7 +1,7 @@
-"""All pairs in bounded memory: how large a block of the score matrix may be.
+"""Scores all pairs in bounded memory: the size of a block of the score matrix.
 
-Mining and evaluation both take the size of their blocks from here, so a memory budget means the
-same to both, and neither ever holds the whole matrix.
+Mining and evaluation both use this block size, so a memory budget has the same meaning for both,
+and neither ever holds the whole matrix.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from aoq.scoring.encoded import EncodedDataset
 from aoq.types import Ids
 
 E = TypeVar("E")
-BLOCK_SIZE = 1024  # images and texts of a block, where memory allows
-_ROWS_TAKEN_OUT = 64 * 2**20  # bytes of encodings that a block reads, at the most
-# What a score costs while its block is read: itself, masks, and the copies that selection makes.
+BLOCK_SIZE = 1024  # images and texts of a block, if memory allows
+_ROWS_TAKEN_OUT = 64 * 2**20  # maximum bytes of encodings that a block reads
+# Bytes per score while its block is read: the score, masks, and the copies made by selection.
 _BYTES_A_SCORE = 24
-# What a scorer works on beside the block: the tiles of cross attention.
+# Working memory of a scorer besides the block: the tiles of cross attention.
 _WORKSPACE = 128 * 2**20
 
 
 def ranges(stop: int, size: int, *, start: int = 0) -> list[slice]:
-    """start..stop in consecutive pieces of at most `size`."""
+    """Split start..stop into consecutive pieces of at most `size`."""
     return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 
 def evenly_spread(total: int, count: int) -> Ids:
-    """At most `count` of 0..total, evenly spread from the first to the last.
+    """Choose at most `count` of 0..total, evenly spread from the first to the last.
 
     >>> evenly_spread(10, 4).tolist(), evenly_spread(3, 4).tolist()
     ([0, 3, 6, 9], [0, 1, 2])
@@ -42,7 +42,7 @@ def evenly_spread(total: int, count: int) -> Ids:
 
 
 def block_size_for(memory: str | None, encoded: EncodedDataset[E], *, beside: int) -> int:
-    """Blocks that are large enough to be fast, and small enough for the budget."""
+    """Choose blocks that are large enough to be fast, and small enough for the budget."""
     row = max(encoded.images.row_nbytes, encoded.texts.row_nbytes)
     usual = max(64, min(BLOCK_SIZE, _ROWS_TAKEN_OUT // row))
     if memory is None:
@@ -54,10 +54,10 @@ def block_size_for(memory: str | None, encoded: EncodedDataset[E], *, beside: in
 def block_size_within(
     memory: str | None, encoded: EncodedDataset[E], *, beside: int = 0, blocks: int = 1
 ) -> int:
-    """The largest block that fits a budget (such as "2GiB") together with the encodings.
+    """Return the largest block that fits a budget (such as "2GiB") together with the encodings.
 
-    A block of b x b holds b^2 scores and, taken out of the encodings, b images and b texts.
-    `beside` is what else has to fit, in bytes, `blocks` how many blocks are held at a time.
+    A block of b x b holds b^2 scores and, selected from the encodings, b images and b texts.
+    `beside` is the size of other data in bytes, `blocks` the number of blocks held at a time.
     """
     if memory is None:
         return BLOCK_SIZE
@@ -66,7 +66,7 @@ def block_size_within(
     taken_out = encoded.images.row_nbytes + 2 * encoded.texts.row_nbytes  # texts, and by length
     if left < taken_out + _BYTES_A_SCORE:
         raise UserError(
-            f"a memory of {memory} is too small: what has to be held and the work on it take "
+            f"a memory of {memory} is too small: encodings and working memory take "
             f"{held / 2**30:.2f} GiB; allow at least {math.ceil(held / 2**30 + 0.5)}GiB."
         )
     root = math.sqrt(taken_out**2 + 4 * _BYTES_A_SCORE * left)

@@ -1,18 +1,18 @@
-"""Every word looks at the regions, every region at the words: the scores of SCAN and BFAN.
+"""Cross attention between words and regions: the scores of SCAN and BFAN.
 
 A *query* (say, a word) attends to *sources* (the regions of an image): their similarities s become
-weights w, and what counts is the cosine of the query with the attended vector v = sum_i w_i x_i.
+weights w, and the result is the cosine of the query with the attended vector v = sum_i w_i x_i.
 That vector is never built, because the cosine needs only
 
     query . v = sum_i w_i s_i        and        |v|^2 = w' G w,
 
-where G is the Gram matrix of the sources. One matrix product gives all similarities of a batch;
-the rest is arithmetic on them, on axes (m, T, R, n): m texts of T words each, n images of R regions
-each. Every norm, softmax and sum runs over one of the two middle axes, and the n images fill the
+where G is the Gram matrix of the sources. One matrix product computes all similarities of a batch;
+the rest is elementwise, on axes (m, T, R, n): m texts of T words each, n images of R regions each.
+Every norm, softmax and sum runs over one of the two middle axes, and the n images fill the
 vector registers.
 
-Texts of one length are scored together, so nothing is padded. Where lengths do mix, in
-`score_pairs`, padding is zero vectors, and is masked out of the few places that would notice.
+Texts of one length are scored together, so nothing is padded. In `score_pairs`, where lengths are
+mixed, padding is zero vectors, which are masked out of the few operations that they affect.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORDS, _REGIONS = 1, 2  # axes of similarities
 _EPSILON = 1e-8  # vectors shorter than this have no direction
 _SLOPE = 0.1  # of the leaky ReLU
 _ROUNDING = 64  # units in the last place by which equal weights may differ
-# Where no gradient is kept, so many similarities, of so many images, are worked on at a time: few
+# Without gradients, this many similarities, of this many images, are processed at a time: few
 # enough to stay in cache, many enough for an efficient product.
 _TILE, _IMAGES_OF_A_TILE = 2**22, 128
 
@@ -43,8 +43,8 @@ _TILE, _IMAGES_OF_A_TILE = 2**22, 128
 class Attention:
     """How similarities become weights of the sources.
 
-    `raw_norm` works over the queries of each source ("clipped": leaky ReLU first), then comes a
-    softmax over the sources with `temperature`; `focal` drops sources that matter less than others.
+    `raw_norm` runs over the queries of each source ("clipped": leaky ReLU first), followed by a
+    softmax over the sources with `temperature`; `focal` drops sources with less weight than others.
     """
 
     temperature: float
@@ -54,7 +54,7 @@ class Attention:
     def weights(
         self, similarities: Tensor, direction: Direction, word_mask: Tensor | None
     ) -> Tensor:
-        """Weights of the sources for each query, up to a factor no cosine sees. (m, T, R, n)"""
+        """Return source weights per query, up to a factor that cosines ignore. (m, T, R, n)"""
         sources, queries = (_REGIONS, _WORDS) if direction == "t2i" else (_WORDS, _REGIONS)
         mask = None if word_mask is None else word_mask[:, :, None, None]
         logits = self._logits(similarities, queries, mask if direction == "t2i" else None)
@@ -69,7 +69,7 @@ class Attention:
         return weights
 
     def _logits(self, similarities: Tensor, queries: int, query_mask: Tensor | None) -> Tensor:
-        """Similarities in the raw norm, times the temperature."""
+        """Return similarities in the raw norm, times the temperature."""
         if self.raw_norm.startswith("clipped"):
             similarities = leaky_relu(similarities, _SLOPE)
         match self.raw_norm.removeprefix("clipped_"):
@@ -88,13 +88,13 @@ class Attention:
 
 @torch.no_grad()
 def _focus(weights: Tensor, focal: Focal, sources: int, n_sources: int | Tensor) -> Tensor:
-    """BFAN's focal step: 1 for a source i that keeps its weight a_i, 0 for one that loses it.
+    """Apply BFAN's focal step: 1 for a source i that keeps its weight a_i, 0 for one that loses it.
 
         equal  keeps i where  L a_i - sum_j a_j > 0
         prob   keeps i where  sum_j (a_i - a_j) sqrt(a_j) = a_i sum_j sqrt(a_j) - sum_j a_j^1.5 > 0
 
-    Both ask whether a_i is above a mean of all weights. Within rounding of it counts as above, so
-    that sources which weigh the same share one fate, and one is always left.
+    Both test whether a_i is above a mean of all weights. Within rounding of it counts as above, so
+    that sources of equal weight are treated alike, and at least one source remains.
     """
     if focal == "equal":
         mean = weights.sum(dim=sources, keepdim=True) / n_sources
@@ -108,18 +108,18 @@ def _focus(weights: Tensor, focal: Focal, sources: int, n_sources: int | Tensor)
 
 
 def _root(squares: Tensor) -> Tensor:
-    """The square root, with a finite gradient at 0."""
+    """Return the square root, with a finite gradient at 0."""
     return squares.clamp(min=_EPSILON**2).sqrt()
 
 
 def _divisor(lengths: Tensor) -> Tensor:
-    """Lengths to divide by: what has none is left as it is, and so is its gradient."""
+    """Return lengths to divide by: zero lengths become 1, so values and gradients stay finite."""
     return lengths.where(lengths > 2 * _EPSILON, 1.0)
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """The regions of some images, or the words of some texts; `rows` says which they are."""
+    """The regions of some images, or the words of some texts; `rows` are their indices."""
 
     values: Tensor  # (n, L, D)
     rows: Tensor | None = None  # (n,)
@@ -130,20 +130,20 @@ class Vectors:
 
     @cached_property
     def gram(self) -> Tensor:
-        """Inner products of the vectors of each item. (n, L, L)"""
+        """Return the inner products of the vectors of each item. (n, L, L)"""
         return self.values @ self.values.mT
 
     @cached_property
     def norms(self) -> Tensor:
-        """(n, L)"""
+        """Return the lengths of the vectors. (n, L)"""
         return _root(self.values.square().sum(dim=-1))
 
 
 @dataclass(frozen=True)
 class Similarities:
-    """The words of m texts against the regions of n images; or, `paired`, text b and image b only.
+    """The words of m texts against the regions of n images; `paired`: text b with image b only.
 
-    Paired, m is n, the last axis of `values` is 1, and words may be padded.
+    If paired, m is n, the last axis of `values` is 1, and words may be padded.
     """
 
     values: Tensor  # (m, T, R, n)
@@ -153,11 +153,11 @@ class Similarities:
     paired: bool = False
 
     def weights(self, direction: Direction, attention: Attention) -> Tensor:
-        """t2i: of the regions for each word; i2t: of the words for each region. (m, T, R, n)"""
+        """Return weights: t2i of the regions per word, i2t of the words per region. (m, T, R, n)"""
         return attention.weights(self.values, direction, self.word_mask)
 
     def cosines(self, direction: Direction, attention: Attention) -> Tensor:
-        """t2i: each word with the regions it attends to (m, T, n); i2t: each region (m, R, n)."""
+        """Return cosines: t2i of each word with its regions (m, T, n), i2t vice versa (m, R, n)."""
         weights = self.weights(direction, attention)
         along = (weights * self.values).sum(dim=_REGIONS if direction == "t2i" else _WORDS)
         if direction == "t2i":
@@ -165,21 +165,21 @@ class Similarities:
         else:
             squares, norms = self._of_words(weights), self.regions.norms
             query_norms = norms[..., None] if self.paired else norms.T
-        # Where the sources cancel, so do the digits of w' G w: no cosine leaves [-1, 1] for that.
+        # If the sources cancel, w' G w loses its digits, so cosines are clamped to [-1, 1].
         return (along / _divisor(_root(squares) * query_norms)).clamp(-1.0, 1.0)
 
     def _of_words(self, weights: Tensor) -> Tensor:
-        """w' G w of the words that each region attends to. (m, R, n)"""
+        """Return w' G w of the words that each region attends to. (m, R, n)"""
         attended = torch.bmm(self.words.gram, weights.flatten(2)).view_as(weights)
         return (weights * attended).sum(dim=_WORDS)
 
     def _of_regions(self, weights: Tensor) -> Tensor:
-        """w' G w of the regions that each word attends to. (m, T, n)"""
+        """Return w' G w of the regions that each word attends to. (m, T, n)"""
         if self.paired:
             by_image = weights[..., 0].mT  # (n, R, T)
             return (by_image * torch.bmm(self.regions.gram, by_image)).sum(dim=1)[..., None]
         n_texts, n_words, n_regions, n_images = weights.shape
-        # Turned as one large matrix, which is fast, and read as one matrix an image.
+        # Transposed as one large matrix, which is fast, and read as one matrix per image.
         turned = weights.view(n_texts * n_words, n_regions * n_images).T.contiguous()
         by_image = turned.view(n_regions, n_images, -1).transpose(0, 1)  # (n, R, m T)
         squares = (by_image * torch.bmm(self.regions.gram, by_image)).sum(dim=1)
@@ -189,7 +189,7 @@ class Similarities:
 def aggregate(
     cosines: Tensor, how: Aggregate, *, temperature: float, mask: Tensor | None
 ) -> Tensor:
-    """One score of the cosines of all queries. (m, Q, n) -> (m, n)"""
+    """Combine the cosines of all queries into one score. (m, Q, n) -> (m, n)"""
     match how:
         case "logsumexp":
             scaled = cosines * temperature
@@ -204,7 +204,7 @@ def aggregate(
 
 
 class CrossAttention:
-    """Mix-in: one vector a region, one a word; SCAN attends in one direction, BFAN in both.
+    """Mix-in: one vector per region and per word; SCAN attends in one direction, BFAN in both.
 
     The score is the sum over the directions of the aggregated cosines. Padding is zero vectors.
     """
@@ -214,7 +214,7 @@ class CrossAttention:
     aggregate_temperature: float = 1.0
 
     def score_matrix(self, images: Encoding, texts: Encoding) -> Tensor:
-        """Every image against every text; where no gradient is kept, in pieces that fit a cache."""
+        """Score every image against every text; without gradients, in pieces that fit a cache."""
         regions, words, mask = _checked(images, texts)
         if torch.is_grad_enabled() and (regions.requires_grad or words.requires_grad):
             n_images, most_words = len(regions), words[..., 0].numel()
@@ -240,7 +240,7 @@ class CrossAttention:
             return self._match(_paired_similarities(images, texts))[:, 0]
 
     def attention_maps(self, images: Encoding, texts: Encoding) -> dict[Direction, Tensor]:
-        """What matched what in image b and text b: t2i (B, T, R), i2t (B, R, T); each adds to 1."""
+        """Return attention in image b and text b: t2i (B, T, R), i2t (B, R, T); each sums to 1."""
         with full_precision(images.vectors):
             similarities = _paired_similarities(images, texts)
         maps = {}
@@ -251,7 +251,7 @@ class CrossAttention:
         return maps
 
     def _match(self, similarities: Similarities) -> Tensor:
-        """The score of each text with each image. (m, n)"""
+        """Return the score of each text with each image. (m, n)"""
         mask = similarities.word_mask
         scores = [
             aggregate(
@@ -266,19 +266,19 @@ class CrossAttention:
 
 
 def _checked(images: Encoding, texts: Encoding) -> tuple[Tensor, Tensor, Tensor]:
-    """Regions, words and the mask of the words, in single precision, if they can be scored."""
+    """Validate encodings; return regions, words and word mask, in single precision."""
     if images.mask is not None:
-        raise UserError("cross attention takes images with equally many regions, without a mask.")
+        raise UserError("cross attention needs equally many regions per image, without a mask.")
     regions, words = as_single(images.vectors), as_single(texts.vectors)
     if texts.mask is None:
         return regions, words, torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
     if not texts.mask[:, 0].all() or (texts.mask[:, 1:] > texts.mask[:, :-1]).any():
-        raise UserError("cross attention takes texts of at least one word, padded at the end.")
+        raise UserError("cross attention needs texts of at least one word, padded at the end.")
     return regions, words, texts.mask
 
 
 def _one_length_each(words: Tensor, mask: Tensor, *, most_words: int) -> list[Vectors]:
-    """The texts in groups of one length, with at most so many words, or one text, in each."""
+    """Group texts by length, with at most `most_words` words, or one text, in each group."""
     lengths, order = mask.sum(dim=1).sort(stable=True)
     values, counts = lengths.unique_consecutive(return_counts=True)
     return [
@@ -289,7 +289,7 @@ def _one_length_each(words: Tensor, mask: Tensor, *, most_words: int) -> list[Ve
 
 
 def _chunks(groups: list[Vectors], *, most_words: int) -> Iterator[list[Vectors]]:
-    """Neighbouring groups together, as long as they have at most so many words."""
+    """Join neighbouring groups, up to `most_words` words."""
     chunk: list[Vectors] = []
     for group in groups:
         if chunk and sum(part.count for part in chunk) + group.count > most_words:
@@ -302,7 +302,7 @@ def _chunks(groups: list[Vectors], *, most_words: int) -> Iterator[list[Vectors]
 def _similarities(
     regions: Tensor, groups: list[Vectors], *, most_words: int
 ) -> Iterator[Similarities]:
-    """The words of each group against all regions, by products of about so many words."""
+    """Yield the similarities of each group's words with all regions, in bounded products."""
     n_images, n_regions = regions.shape[:2]
     flat, sources = regions.transpose(0, 1).flatten(0, 1), Vectors(regions)  # (R n, D)
     for chunk in _chunks(groups, most_words=most_words):
@@ -314,7 +314,7 @@ def _similarities(
 
 
 def _paired_similarities(images: Encoding, texts: Encoding) -> Similarities:
-    """The words of text b against the regions of image b."""
+    """Return the similarities of the words of text b with the regions of image b."""
     regions, words, mask = _checked(images, texts)
     values = (words @ regions.mT).masked_fill(~mask[..., None], 0.0)  # (B, T, R)
     return Similarities(values[..., None], Vectors(words), Vectors(regions), mask, paired=True)

@@ -1,9 +1,9 @@
-"""A data set, encoded once: what mining, evaluation and search score.
+"""An encoded data set, the input of mining, evaluation and search.
 
-Word encodings of a whole data set are kept without padding, because one long caption would make
-every other one as long; rows are padded when they are taken out, to the longest among them.
+Word encodings of a whole data set are stored without padding, because one long caption would make
+all others as long; rows are padded when they are selected, to the longest among them.
 
-Here everything stays in memory; `aoq.scoring.encoding_files` keeps what does not fit there on disk.
+Here everything stays in memory; `aoq.scoring.encoding_files` keeps larger data sets on disk.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Modality = Literal["images", "texts"]
 
 
 class Rows(Sized, Protocol[E_co]):
-    """Encoded images or texts, of which some can be taken out to be scored."""
+    """Encoded images or texts, of which rows can be selected for scoring."""
 
     def __getitem__(self, rows: slice | Tensor) -> E_co: ...
 
     @property
     def nbytes(self) -> int:
-        """Memory that all of them take while none is taken out."""
+        """Memory of all rows while none is selected."""
         ...
 
     @property
     def row_nbytes(self) -> int:
-        """Memory of one, taken out, at the most."""
+        """Maximum memory of a selected row."""
         ...
 
 
@@ -55,7 +55,7 @@ class EncodedDataset(Generic[E]):
     device: str | torch.device = "cpu"
 
     def require_fit(self, positives: Positives) -> None:
-        """Refuse a relation of other images and texts than these."""
+        """Raise a `UserError` if `positives` is about other numbers of images and texts."""
         found = len(self.images), len(self.texts)
         expected = positives.n_images, positives.n_texts
         if found != expected:
@@ -67,14 +67,14 @@ class EncodedDataset(Generic[E]):
 
 @dataclass(frozen=True)
 class PackedEncoding:
-    """Vectors of the words of many texts, one after the other; text i has `lengths[i]` of them."""
+    """Word vectors of many texts, one after the other; text i has `lengths[i]` of them."""
 
     vectors: Tensor  # (words of all texts, D)
     lengths: Tensor  # (M,)
 
     @cached_property
     def starts(self) -> Tensor:
-        """Where the words of each text begin. (M,)"""
+        """The index of each text's first word. (M,)"""
         return self.lengths.cumsum(dim=0) - self.lengths
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class PackedEncoding:
 
 
 def word_places(starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the words of some texts are among all words, and which of the places count. (B, T)"""
+    """Return the indices of the words of some texts, and the mask of valid ones. (B, T)"""
     positions = torch.arange(int(lengths.max()), device=lengths.device)
     return starts[:, None] + positions, positions < lengths[:, None]
 
@@ -121,7 +121,7 @@ def encode_dataset(
 
 @contextmanager
 def evaluation_mode(model: TrainableModel) -> Iterator[None]:
-    """A model as it is used: without dropout and gradients; afterwards it is as it was."""
+    """Use a model without dropout and gradients; restore its mode afterwards."""
     was_training = model.training
     model.eval()
     try:
@@ -140,9 +140,9 @@ def encode_range(
     batch_size: int,
     update: Callable[..., None],
 ) -> Encoding | PackedEncoding:
-    """Encode consecutive images or texts; texts of similar length go together.
+    """Encode consecutive images or texts; texts of similar length form batches.
 
-    `update` gets the size of every batch, as the bars of `aoq.progress` expect it.
+    `update` receives the size of every batch, as the bars of `aoq.progress` expect.
     """
     order = np.arange(ids.start, ids.stop)
     if kind == "texts":
@@ -157,8 +157,8 @@ def encode_range(
             is_encoding = isinstance(part, Encoding)
             found = f"{len(part)} rows" if is_encoding else f"a {type(part).__name__}"
             raise UserError(
-                f"encode_{kind} made {found} of {len(batch)} {kind}; expected an aoq.Encoding with "
-                "a row for each."
+                f"encode_{kind} returned {found} of {len(batch)} {kind}; expected an aoq.Encoding "
+                "with a row for each."
             )
         return part
 
@@ -182,14 +182,14 @@ def encode_batches(
     update: Callable[..., None],
     what: str,
 ) -> Encoding | PackedEncoding:
-    """Encode consecutive ids in the given order, and return them in their own.
+    """Encode ids in the given order, and return the encodings in the order of the ids.
 
-    Each thread encodes a batch by itself, so encodings do not depend on how many there are. `what`
-    says what an id counts, for the error if its encoding is not finite.
+    Each thread encodes a batch by itself, so encodings do not depend on the number of threads.
+    `what` names the ids in the error for an encoding that is not finite.
     """
 
     def encode_batch(batch: Ids) -> Encoding:
-        with torch.no_grad():  # which holds for one thread
+        with torch.no_grad():  # applies to one thread
             return encode(batch).without_context()
 
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
@@ -203,7 +203,7 @@ def encode_batches(
 
 
 def concatenate(parts: list[Encoding], *, order: Tensor | None = None) -> Encoding | PackedEncoding:
-    """All parts as one; `order` says which place each row gets, if not its own.
+    """Concatenate all parts; `order` gives the position of each row, if it is not its own.
 
     The list is emptied on the way, so that nothing is held twice.
     """

@@ -1,9 +1,9 @@
-"""Encodings of a data set that do not fit in memory: computed once, kept in files, read in part.
+"""Encodings of a data set that do not fit in memory: computed once, stored in files, read in part.
 
-Images and texts are cut into pieces of consecutive ids, each encoded by itself and written whole
-or not at all. What a piece holds does not depend on who encodes it or what came before, and one
-that exists is never computed again: work that was killed goes on where it stopped, processes share
-the pieces among them, and finished encodings are a cache, in a folder named after model and data.
+Images and texts are cut into pieces of consecutive ids, each encoded separately and written whole
+or not at all. A piece does not depend on who encodes it or on other pieces, and an existing one is
+never computed again: killed work continues where it stopped, processes share the pieces among
+them, and finished encodings are a cache, in a folder named after model and data.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from aoq.scoring.protocol import TrainableModel
 from aoq.storage import atomic_file, hash_parts
 from aoq.types import Encoding
 
-# Images or texts of a piece: its encodings are held in memory until they are written, 300 MB of
-# images with 36 regions of 1,024 numbers. Pieces of another size are refused.
+# Images or texts of a piece: its encodings are held in memory until they are written, 300 MB for
+# images with 36 regions of 1,024 numbers. Pieces of another size are rejected.
 PIECE_SIZE = 2048
 
 
 def encodings_folder(parent: Path, *, model_hash: str, data: str) -> Path:
-    """Where the encodings of some data by a model are kept, inside `parent`.
+    """Return the folder for the encodings of some data by a model, inside `parent`.
 
-    `model_hash` is any text that names all that encodings depend on: weights, words, settings.
+    `model_hash` is any text that identifies weights, words and settings of the model.
     """
     return parent / hash_parts(json.dumps([model_hash, data]).encode())[:12]
 
@@ -60,10 +60,10 @@ def encode_to_disk(
     batch_size: int = 128,
     description: str = "encode",
 ) -> None:
-    """Encode one process's share of all images and texts, but for what is there already.
+    """Encode one process's share of all images and texts, except for existing pieces.
 
-    `open_stored` reads them when all processes are done. What a killed one had begun to write is
-    left alone, because it may be what another is writing.
+    `open_stored` reads them when all processes have finished. Leftovers of killed processes stay,
+    because they may belong to a process that is still writing.
     """
     dataset = collator.dataset
     pieces = [*_pieces("images", len(dataset)), *_pieces("texts", dataset.n_texts)]
@@ -84,7 +84,7 @@ def encode_to_disk(
 def open_stored(
     folder: Path, n_images: int, n_texts: int, device: str | torch.device = "cpu"
 ) -> EncodedDataset[Encoding]:
-    """What `encode_to_disk` wrote; rows are read, and go to `device`, when they are taken out."""
+    """Open the files of `encode_to_disk`; rows are read, and go to `device`, when selected."""
     return EncodedDataset(
         images=open_rows(folder, "images", n_images, device=device),
         texts=open_rows(folder, "texts", n_texts, device=device),
@@ -95,25 +95,25 @@ def open_stored(
 def open_rows(
     folder: Path, kind: Modality, count: int, *, device: str | torch.device = "cpu"
 ) -> StoredRows:
-    """The images alone, or the texts: one or more."""
+    """Open the files of the images only, or of the texts; at least one row is expected."""
     parts = [_open_piece(piece.within(folder), count=len(piece)) for piece in _pieces(kind, count)]
     return replace(join_rows(parts), device=device)
 
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """Encoded images or texts in files, of which memory holds no more than what is taken out.
+    """Encoded images or texts in files; memory holds only the selected rows.
 
-    Rows are copied out of the mapped file, which is let go of at once: whatever stays mapped
-    counts as memory of the process, and is lost when somebody cuts the file short.
+    Rows are copied out of the mapped file, which is closed at once: mapped pages count as memory
+    of the process, and are lost if another program truncates the file.
     """
 
     paths: tuple[Path, ...]
-    ends: Tensor  # (pieces,), how many vectors there are up to the end of each file
-    vector_shape: tuple[int, ...]  # (D,) or, of images with regions, (R, D)
+    ends: Tensor  # (pieces,), cumulative number of vectors per file
+    vector_shape: tuple[int, ...]  # (D,), or (R, D) for images with regions
     dtype: torch.dtype
-    files: tuple[CheckedFile, ...]  # one a path
-    lengths: Tensor | None = None  # (M,), of texts that have a vector a word
+    files: tuple[CheckedFile, ...]  # one per path
+    lengths: Tensor | None = None  # (M,), for texts with a vector per word
     device: str | torch.device = "cpu"
 
     @cached_property
@@ -139,7 +139,7 @@ class StoredRows:
         return Encoding(vectors.to(self.device), mask.to(self.device))
 
     def _copy(self, sources: Tensor, vectors: Tensor, targets: Tensor) -> None:
-        """Read the vectors `sources`, numbered through all files, to the places `targets`."""
+        """Read the vectors `sources`, numbered through all files, to the rows `targets`."""
         pieces = torch.bucketize(sources, self.ends, right=True)
         for piece in pieces.unique().tolist():
             here = pieces == piece
@@ -151,7 +151,7 @@ class StoredRows:
                     stored = file.get_slice("vectors")[wanted]
             except (SafetensorError, OSError, DamagedFileError) as error:
                 raise _unusable(self.paths[piece], str(error)) from None
-            if not (inside.diff() == 1).all():  # else they are all of these, in order
+            if not (inside.diff() == 1).all():  # otherwise they are consecutive
                 stored = stored[inside - inside.min()]
             vectors[targets[here]] = stored
 
@@ -166,9 +166,9 @@ class StoredRows:
 
 
 class CheckedFile:
-    """Checks a file of encodings against the manifest of its folder: each block once, when read.
+    """Checks a file of encodings against its folder's manifest: each block once, when it is read.
 
-    The header and all that is not a vector are checked when the file is opened.
+    The header and everything but the vectors are checked when the file is opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -212,7 +212,7 @@ def _pieces(kind: Modality, count: int) -> list[_Piece]:
 
 
 def join_rows(parts: Sequence[StoredRows]) -> StoredRows:
-    """The rows of all parts, one after the other, if they are alike."""
+    """Join the rows of all parts, one after the other, if they are alike."""
     first = parts[0]
     for part in parts:
         if _layout(part) != _layout(first):
@@ -232,14 +232,14 @@ def join_rows(parts: Sequence[StoredRows]) -> StoredRows:
 
 
 def _open_piece(path: Path, *, count: int) -> StoredRows:
-    """The rows of one file, if there are so many of them."""
+    """Open the rows of one file, if there are `count` of them."""
     try:
         checked = CheckedFile(path)
         with safe_open(path, framework="pt") as file:
             names, vectors = file.keys(), file.get_slice("vectors")[:]
             lengths = file.get_tensor("lengths").clone() if "lengths" in names else None
     except FileNotFoundError:
-        raise UserError(f"{path} is missing; run again: what is there is kept.") from None
+        raise UserError(f"{path} is missing; run again: existing files are kept.") from None
     except (SafetensorError, OSError, ValueError, KeyError, DamagedFileError) as error:
         raise _unusable(path, str(error)) from None
     found = len(vectors) if lengths is None else len(lengths)
@@ -252,9 +252,9 @@ def _open_piece(path: Path, *, count: int) -> StoredRows:
 
 
 def _layout(rows: StoredRows) -> str:
-    """What a row looks like, in words."""
+    """Describe the layout of a row."""
     unit = "row" if rows.lengths is None else "word"
-    return f"{str(rows.dtype).removeprefix('torch.')} {rows.vector_shape} a {unit}"
+    return f"{str(rows.dtype).removeprefix('torch.')} {rows.vector_shape} per {unit}"
 
 
 def _unusable(path: Path, problem: str) -> UserError:

@@ -1,6 +1,6 @@
-"""Several models as one: the mean of their score matrices.
+"""Combines several models into one: the mean of their score matrices.
 
-The published results of all three models are such means: SCAN t2i + i2t, BFAN equal + prob, two
+The published results of all three models are ensembles: SCAN t2i + i2t, BFAN equal + prob, two
 VSRNs. Members may differ in everything, vocabulary included; each scores its own encodings.
 """
 
@@ -22,7 +22,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True)
 class JointRows(Generic[E]):
-    """The same images or texts as each member encodes them."""
+    """The same images or texts as encoded by each member."""
 
     parts: tuple[Rows[E], ...]
 
@@ -60,7 +60,7 @@ class Ensemble:
     def join(
         encoded: Sequence[EncodedDataset[Encoding]],
     ) -> EncodedDataset[tuple[Encoding, ...]]:
-        """One data set as each member encoded it, in the order of the members."""
+        """Join the encodings of one data set by each member, in the order of the members."""
         return EncodedDataset(
             images=JointRows(tuple(part.images for part in encoded)),
             texts=JointRows(tuple(part.texts for part in encoded)),

@@ -10,7 +10,7 @@ from aoq.types import Encoding
 
 
 class InnerProduct:
-    """Mix-in: one vector an image, one vector a text, their inner product as the score."""
+    """Mix-in: one vector per image and per text, and their inner product as the score."""
 
     def score_matrix(self, images: Encoding, texts: Encoding) -> Tensor:
         _require_vectors(images, texts, same_number=False)
@@ -23,7 +23,7 @@ class InnerProduct:
 
 
 def _require_vectors(images: Encoding, texts: Encoding, *, same_number: bool) -> None:
-    """Refuse what is not one vector each of one width; broadcasting would score something else."""
+    """Reject anything but single vectors of equal width, which broadcasting would accept."""
     found = tuple(images.vectors.shape), tuple(texts.vectors.shape)
     same_width = found[0][-1] == found[1][-1]
     if len(found[0]) != 2 or len(found[1]) != 2 or not same_width:
@@ -33,5 +33,5 @@ def _require_vectors(images: Encoding, texts: Encoding, *, same_number: bool) ->
         )
     if same_number and len(images) != len(texts):
         raise UserError(
-            f"{len(images):,} images and {len(texts):,} texts make no pairs; expected as many."
+            f"{len(images):,} images and {len(texts):,} texts cannot be paired; expected as many."
         )

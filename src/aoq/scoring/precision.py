@@ -1,7 +1,7 @@
-"""Scores keep single precision where the encoders run in mixed precision.
+"""Keeps scores in single precision when the encoders run in mixed precision.
 
-Bfloat16 tells scores apart to about 1/256, too coarse to say which negative is the hardest.
-Mining may round the encodings, by wish: that costs digits of each factor, not of the sum.
+Bfloat16 distinguishes scores only to about 1/256, too coarse to find the hardest negative. Mining
+can round the encodings on request: that costs digits of each factor, not of the sum.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ E = TypeVar("E")
 
 
 def as_single(values: Tensor) -> Tensor:
-    """At least single precision; double stays double."""
+    """Convert to at least single precision; double stays double."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def full_precision(values: Tensor) -> torch.autocast:
-    """A context without mixed precision on the device of `values`."""
+    """Return a context without mixed precision on the device of `values`."""
     return torch.autocast(values.device.type, enabled=False)
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A scorer of encodings that are rounded first; what it then computes is not."""
+    """A scorer that rounds encodings first, and then computes in full precision."""
 
     scorer: Scorer[Any]
     dtype: torch.dtype
@@ -44,21 +44,21 @@ class Rounded:
         return self.scorer.score_pairs(self._round(images), self._round(texts))
 
     def _round(self, encoded: Any) -> Any:
-        if isinstance(encoded, tuple):  # of an ensemble
+        if isinstance(encoded, tuple):  # encodings of an ensemble
             return tuple(map(self._round, encoded))
         return replace(encoded, vectors=encoded.vectors.to(self.dtype))
 
 
 def rounded(scorer: Scorer[E], precision: Precision) -> Scorer[E]:
-    """The same scorer, or one that rounds."""
+    """Return the scorer itself, or one that rounds to `precision`."""
     return scorer if precision == "float32" else Rounded(scorer, getattr(torch, precision))
 
 
 @contextmanager
 def tensor_cores(precision: Precision) -> Iterator[None]:
-    """Let products of rounded numbers run on tensor cores, which lose none of their digits.
+    """Let products of rounded numbers run on tensor cores, where they lose no digits.
 
-    The switch is one for the whole process: turn it where no thread is at work.
+    The switch applies to the whole process: use it only while no thread is computing.
     """
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32

@@ -1,8 +1,8 @@
-"""What a matching model is to the rest of the library.
+"""The interface of a matching model.
 
-Mining and evaluation know a model by the four methods of `MatchingModel`; training also uses what
-every `torch.nn.Module` has. These are protocols: a user's own two-tower module takes part by
-having the methods, without inheriting anything.
+Mining and evaluation use the four methods of `MatchingModel`; training also uses what every
+`torch.nn.Module` has. These are protocols: any two-tower module with these methods works, without
+inheriting anything.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Scorer(Protocol[E_contra]):
     """Scores encoded images against encoded texts; higher is closer."""
 
     def score_matrix(self, images: E_contra, texts: E_contra) -> Tensor:
-        """Every image against every text, in a tensor that the caller may write to. (N, M)"""
+        """Score every image against every text, in a tensor the caller may modify. (N, M)"""
         ...
 
     def score_pairs(self, images: E_contra, texts: E_contra) -> Tensor:
-        """Image b against text b: the diagonal of `score_matrix`. (B,)"""
+        """Score image b against text b: the diagonal of `score_matrix`. (B,)"""
         ...
 
 
@@ -34,16 +34,16 @@ class MatchingModel(Scorer[Encoding], Protocol):
     """A scorer with the encoders that feed it."""
 
     def encode_images(self, regions: Tensor) -> Encoding:
-        """Region features (N, R, F) to encodings."""
+        """Encode region features (N, R, F)."""
         ...
 
     def encode_texts(self, texts: Texts) -> Encoding:
-        """Padded word ids to encodings."""
+        """Encode padded word ids."""
         ...
 
 
 class TrainableModel(MatchingModel, Protocol):
-    """A matching model that is a `torch.nn.Module`: what training uses of one."""
+    """A matching model that is a `torch.nn.Module`, with the methods that training uses."""
 
     training: bool
 
@@ -62,17 +62,17 @@ class TrainableModel(MatchingModel, Protocol):
 
 @runtime_checkable
 class SeparatesImageSets(Protocol):
-    """A model that, in training, must see the pairs' images and their negatives' as sets apart."""
+    """A model that, in training, must process the pairs' images and their negatives separately."""
 
     def encode_image_sets(self, regions: Tensor, n_sets: int) -> list[Encoding]:
-        """Sets of B images one after the other (n_sets B, R, F), each encoded as if alone."""
+        """Encode sets of B images in sequence (n_sets B, R, F), each as if it were alone."""
         ...
 
 
 @runtime_checkable
 class HasAuxiliaryLoss(Protocol):
-    """A model that learns something beside matching, as VSRN learns to write captions."""
+    """A model that learns something besides matching, as VSRN learns to write captions."""
 
     def auxiliary_loss(self, images: Encoding, texts: Texts) -> dict[str, Tensor]:
-        """Named terms, each a mean over the pairs given, which their share of the step weighs."""
+        """Return named terms, each a mean over the given pairs, weighted by their share."""
         ...

@@ -146,7 +146,7 @@ def test_an_id_of_different_features_names_no_one_image(folder: Path) -> None:
     for split, ids in (("train", "1 2 3"), ("dev", "4 5 6"), ("test", "7 2 9")):
         (folder / f"{split}_ids.txt").write_text(ids.replace(" ", "\n") + "\n")
     (finding,) = check_dataset(folder).findings
-    assert finding.title == "Ids in two splits that do not name one image"
+    assert finding.title == "Ids in two splits that do not name the same image"
     assert finding.is_error
     assert "test_ims.npy, image row 1: the image 2 is also in train, row 1" in finding.places[0]
 
@@ -207,7 +207,7 @@ def test_a_manifest_without_hashes_is_an_error(
     [
         ("gone.npy", "dataset.json names 'gone.npy', which cannot be read"),
         ("nul\0", "dataset.json names 'nul\\x00', which cannot be read"),
-        ("../dataset.json", "dataset.json: '../dataset.json' is no file of the data set"),
+        ("../dataset.json", "dataset.json: '../dataset.json' is not a file of the data set"),
     ],
 )
 def test_a_file_that_only_the_manifest_knows_is_an_error(
@@ -259,7 +259,7 @@ def test_odd_things_are_one_warning_each_with_count_and_places(folder: Path) -> 
     assert report.errors == ()
     assert [(finding.title, finding.count, finding.places[0]) for finding in report.findings] == [
         (
-            "Pictures that are there twice",
+            "Pictures that occur twice",
             1,
             "train:2 and train:0 in train have equal features",
         ),
@@ -434,7 +434,7 @@ def test_splits_too_small_to_judge_by_are_one_warning(
     assert report.errors == ()
     assert report.warnings == (
         f"Splits of fewer than 50 images: 49 in dev of {folder} (2 in all); "
-        "R@10 says little among so few; judge on more pictures.",
+        "R@10 says little among so few; evaluate on more pictures.",
     )
     assert report.findings[0].places[1] == f"3 in test of {folder}"
     for split in ("dev", "test"):

@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "an open quote in the header": (
         "x.csv",
         'image,"caption\na.jpg,a cat\n',
-        "x.csv, line 1: no valid CSV (unexpected end of data); expected double quotes",
+        "x.csv, line 1: not valid CSV (unexpected end of data); expected double quotes",
     ),
     "a header in one pair of quotes": (
         "x.csv",
@@ -80,16 +80,24 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "an open quote before many lines": (
         "x.csv",
         'image,caption\na.jpg,"a\ncat"\nb.jpg,"a dog\n' + "c.jpg,a cow\n" * 5,
-        "x.csv, line 4: no valid CSV (unexpected end of data)",
+        "x.csv, line 4: not valid CSV (unexpected end of data)",
     ),
     "a row of several lines": (
         "x.csv",
         'image,caption\na.jpg,"a\ncat",train\n',
         "x.csv, line 2: 3 cells where the header has 2",
     ),
-    "an endless cell": ("x.csv", 'image,caption\na.jpg,"' + "x" * 200_000, "line 2: no valid CSV"),
-    "a NUL byte": ("x.csv", "image,caption\na.jpg,a\0cat\n", "x.csv, line 2: byte 0x00 is no text"),
-    "UTF-16": ("x.csv", "image,caption\n".encode("utf-16"), "x.csv, line 1: byte 0xff is no UTF-8"),
+    "an endless cell": ("x.csv", 'image,caption\na.jpg,"' + "x" * 200_000, "line 2: not valid CSV"),
+    "a NUL byte": (
+        "x.csv",
+        "image,caption\na.jpg,a\0cat\n",
+        "x.csv, line 2: byte 0x00 is not text",
+    ),
+    "UTF-16": (
+        "x.csv",
+        "image,caption\n".encode("utf-16"),
+        "x.csv, line 1: byte 0xff is not UTF-8",
+    ),
     "an image that is a number": (
         "x.jsonl",
         '{"image": 3, "caption": "a cat"}',
@@ -113,34 +121,38 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "a later line that is no object": (
         "x.jsonl",
         json.dumps(LINE) + "\n3\n",
-        "x.jsonl, line 2: 3 is no JSON object; expected one with image and caption",
+        "x.jsonl, line 2: 3 is not a JSON object; expected one with image and caption",
     ),
-    "a first line that is no object": ("x.jsonl", "[1]\n", "x.jsonl, line 1: '[1]' is no format"),
+    "a first line that is no object": (
+        "x.jsonl",
+        "[1]\n",
+        "x.jsonl, line 1: '[1]' is not a format",
+    ),
     "a deep line": (
         "x.jsonl",
         json.dumps(LINE) + '\n{"image": ' + "[" * 100_000,
-        "x.jsonl, line 2: no valid JSON (it is nested too deeply)",
+        "x.jsonl, line 2: not valid JSON (it is nested too deeply)",
     ),
     "a huge number": (
         "x.jsonl",
         '{"image": ' + "9" * 5000 + "}",
-        "x.jsonl, line 1: no valid JSON (a number has 5,000 digits)",
+        "x.jsonl, line 1: not valid JSON (a number has 5,000 digits)",
     ),
     "a deep document": (
         "x.json",
         '{"images": ' + "[" * 100_000,
-        "x.json: no valid JSON (it is nested too deeply)",
+        "x.json: not valid JSON (it is nested too deeply)",
     ),
     "images that are no list": ("x.json", '{"images": 3}', "x.json: images is 3; expected a list"),
     "an image that is null": (
         "x.json",
         '{"images": [null]}',
-        "x.json, images[0]: None is no JSON object",
+        "x.json, images[0]: None is not a JSON object",
     ),
     "an image id twice": (
         "x.json",
         json.dumps(changed(COCO, ("images",), [{"id": 1, "file_name": n} for n in "ab"])),
-        "x.json, images[1]: 1 is there already as",
+        "x.json, images[1]: 1 is already used as",
     ),
 }
 FIELDS: list[tuple[Any, tuple[str | int, ...], object, str]] = [
@@ -150,7 +162,12 @@ FIELDS: list[tuple[Any, tuple[str | int, ...], object, str]] = [
     (KARPATHY, ("images", 0, "cocoid"), [1], "images[0]: cocoid is [1]; expected a whole number"),
     (KARPATHY, ("images", 0, "sentences"), "a cat", "images[0]: sentences is 'a cat'; expected a"),
     (KARPATHY, ("images", 0, "sentences"), {"raw": 1}, "sentences is {'raw': 1}; expected a list"),
-    (KARPATHY, ("images", 0, "sentences", 0), "a", "images[0].sentences[0]: 'a' is no JSON object"),
+    (
+        KARPATHY,
+        ("images", 0, "sentences", 0),
+        "a",
+        "images[0].sentences[0]: 'a' is not a JSON object",
+    ),
     (KARPATHY, ("images", 0, "sentences", 0, "raw"), 3, "images[0].sentences[0]: raw is 3"),
     (KARPATHY, ("images", 0, "sentences", 0, "tokens"), "cat", "tokens is 'cat'; expected a list"),
     (COCO, ("images", 0, "id"), [1], "images[0]: id is [1]; expected a whole number or text"),
@@ -158,7 +175,7 @@ FIELDS: list[tuple[Any, tuple[str | int, ...], object, str]] = [
     (COCO, ("images", 0, "file_name"), 3, "images[0]: file_name is 3; expected the name"),
     (COCO, ("images", 0, "split"), 3, "images[0]: split is 3; expected text"),
     (COCO, ("annotations",), {}, "annotations is {}; expected a list"),
-    (COCO, ("annotations", 0), None, "annotations[0]: None is no JSON object"),
+    (COCO, ("annotations", 0), None, "annotations[0]: None is not a JSON object"),
     (COCO, ("annotations", 0, "image_id"), [1], "annotations[0]: image_id is [1]; expected a"),
     (COCO, ("annotations", 0, "id"), {}, "annotations[0]: id is {}; expected a whole number"),
     (COCO, ("annotations", 0, "caption"), None, "annotations[0]: caption is None; expected text"),

@@ -160,7 +160,7 @@ def test_a_refused_file_warns_of_nothing_besides(
 def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(pictures: Path) -> None:
     report = refusal(pictures, "x.csv", "image,caption\nA.JPG,a cat\nz.jpg,a dog\n")
     assert "x.csv, line 2: the picture A.JPG is not in" in report
-    assert "; a.jpg is there: write that name." in report
+    assert "; a.jpg exists: write that name." in report
     assert "x.csv, line 3: the picture z.jpg is not in" in report
     assert "; put it there, or remove its captions." in report
 
@@ -203,14 +203,14 @@ def test_of_pictures_that_look_the_same_the_exact_one_is_meant_or_none(pictures:
     assert [record.picture for record in records] == [pictures / NFD, pictures / NFC]
     report = refusal(pictures, "x.csv", f"image,caption\n{MIXED},bread\n")
     assert f"x.csv, line 2: the picture {MIXED} is not in" in report
-    assert "; several look the same, in other encodings of accents: rename all but one." in report
+    assert "; several look the same but encode accents differently: rename all but one." in report
 
 
 def test_a_split_list_without_endings_is_answered_with_the_names(pictures: Path) -> None:
     write(pictures.parent, "train.txt", "a\n")
     report = refusal(pictures, "x.token", "a.jpg#0\ta cat\n", splits=pictures.parent)
     assert "train.txt, line 1: a has no caption in" in report
-    assert "; a.jpg is there: write that name." in report
+    assert "; a.jpg exists: write that name." in report
 
 
 def test_images_of_coco_may_name_their_split(pictures: Path) -> None:
@@ -364,7 +364,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "a quote that never ends": (
         "x.csv",
         ROW + 'a.jpg,"a cat,train\n',
-        "x.csv, line 2: no valid CSV",
+        "x.csv, line 2: not valid CSV",
     ),
     "a missing column": (
         "x.csv",
@@ -374,28 +374,28 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "a column twice": (
         "x.csv",
         "image,caption,caption\na.jpg,a,b\n",
-        "x.csv, line 1: the column caption is there twice",
+        "x.csv, line 1: the column caption occurs twice",
     ),
     "no image name": ("x.csv", ROW + ",a cat,train\n", "x.csv, line 2: image is ''"),
     "text that is no UTF-8": (
         "x.csv",
         b"image,caption\na.jpg,a cat\na.jpg,caf\xe9\n",
-        "x.csv, line 3: byte 0xe9 is no UTF-8",
+        "x.csv, line 3: byte 0xe9 is not UTF-8",
     ),
     "a bad JSON line": (
         "x.jsonl",
         '{"image": "a.jpg", "caption": "a"}\n{"image": \n',
-        "x.jsonl, line 2: no valid JSON",
+        "x.jsonl, line 2: not valid JSON",
     ),
     "a JSON line that is no object": (
         "x.jsonl",
         '{"image": "a.jpg", "caption": "a"}\n[1]\n',
-        "x.jsonl, line 2: [1] is no JSON object",
+        "x.jsonl, line 2: [1] is not a JSON object",
     ),
     "a JSON key twice": (
         "x.jsonl",
         '{"image": "a.jpg", "image": "b.jpg", "caption": "a"}\n{}\n',
-        "x.jsonl, line 1: no valid JSON (a key is there twice)",
+        "x.jsonl, line 1: not valid JSON (a key occurs twice)",
     ),
     "a JSON line without a caption": (
         "x.jsonl",
@@ -405,7 +405,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "a truncated JSON document": (
         "x.json",
         '{"images":\n [{"filename"',
-        "x.json, line 2: no valid JSON",
+        "x.json, line 2: not valid JSON",
     ),
     "an image without sentences": (
         "x.json",
@@ -420,7 +420,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "an image twice": (
         "x.json",
         karpathy(*[{"filename": "a.jpg", "split": "train", "sentences": [{"raw": "a"}]}] * 2),
-        "x.json, images[1]: a.jpg is there already",
+        "x.json, images[1]: a.jpg is already used",
     ),
     "a sentence id twice": (
         "x.json",
@@ -456,7 +456,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "a file of another kind": (
         "x.txt",
         "hello\n",
-        "x.txt, line 1: 'hello' is no format of captions",
+        "x.txt, line 1: 'hello' is not a format of captions",
     ),
     "an empty file": ("x.csv", "image,caption\n", "x.csv holds no captions"),
 }
@@ -484,7 +484,7 @@ def test_a_picture_in_two_lists_is_refused(pictures: Path) -> None:
 def test_a_missing_file_or_folder_is_refused(pictures: Path) -> None:
     with pytest.raises(UserError, match=r"none.csv cannot be read"):
         read_records(pictures / "none.csv", pictures=pictures)
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         read_records(pictures / "none.csv", pictures=pictures / "none")
     assert "no train.txt" in refusal(pictures, "x.token", "a.jpg\ta", splits=pictures)
 
@@ -501,9 +501,9 @@ def test_all_problems_of_a_source_come_in_one_report(pictures: Path) -> None:
 def test_a_fault_of_quotes_hides_no_other(pictures: Path) -> None:
     lines = 'a.jpg,"a "small" cat",train\nno.jpg,a cat,train\nb.jpg,"a "big" dog",train\n'
     report = refusal(pictures, "x.csv", ROW + lines)
-    assert "x.csv, line 2: no valid CSV" in report
+    assert "x.csv, line 2: not valid CSV" in report
     assert "x.csv, line 3: the picture no.jpg is not in" in report
-    assert "x.csv, line 4: no valid CSV" in report
+    assert "x.csv, line 4: not valid CSV" in report
     assert report.count('those inside of a cell doubled ("")') == 2
 
 

@@ -1,5 +1,5 @@
-"""The data doctor: what is wrong or odd with a data set, before hours of training.
+"""The data doctor reports what is wrong or unusual in a data set, before hours of training.
 
-`dataset` looks at files and numbers, `captions` and `images` at repeats, near twins and leaks,
-which `resemblance` finds among all without comparing all pairs. Each observation is a finding.
+`dataset` checks files and numbers, `captions` and `images` check for repeats, near duplicates and
+leaks, which `resemblance` finds without comparing all pairs. Each observation is a finding.
 """

@@ -1,8 +1,8 @@
-"""The doctor's look at captions: the same words twice, odd lengths, and words that leaked.
+"""Checks of captions: repeated captions, unusual lengths, and leaked words.
 
-A caption of two images makes each a wrong answer that is right. A caption of a held-out split that
-is also one of train makes results too good, and so does a vocabulary with words that only test
-captions have. Some of either is normal where many people describe alike; the counts are to judge.
+If two images share a caption, each is a right answer that counts as wrong. If a caption of a
+held-out split is also in train, results are too good, and likewise if a vocabulary holds words that
+only test captions have. Some of both is normal if many people write alike; users judge the counts.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from aoq.parsing import shown
 from aoq.types import Ids
 
 FEWEST_WORDS, MOST_WORDS = 3, 60
-_AMBIGUOUS = "each image is a right answer that counts as wrong: write what tells them apart"
-_PERHAPS_AMBIGUOUS = "look whether one fits both images; mining can leave such answers out"
+_AMBIGUOUS = "each image is a right answer that counts as wrong: write what distinguishes them"
+_PERHAPS_AMBIGUOUS = "check whether one fits both images; mining can leave such answers out"
 _LEAK = "some are normal; many mean that the splits share pictures or were written alike"
 
 
 def find_repeats(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]:
-    """Captions that are the same but for upper and lower case and punctuation."""
+    """Find captions that are equal except for case and punctuation."""
     of_image: list[str] = []
     of_others: list[str] = []
     across: list[str] = []
@@ -59,7 +59,7 @@ def find_repeats(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]
 
 
 def find_near(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]:
-    """Captions that are the same but for a word."""
+    """Find captions that differ in one word."""
     texts = [(dataset, text) for dataset in datasets for text in range(dataset.n_texts)]
     split_of = np.repeat(np.arange(len(datasets)), [dataset.n_texts for dataset in datasets])
     owners = np.concatenate([owners_of(dataset) for dataset in datasets] or [np.empty(0, int)])
@@ -101,7 +101,7 @@ def find_odd_lengths(folder: Path, datasets: Sequence[PairDataset]) -> list[Find
                 long.append(quoted_place(folder, dataset, text))
     return [
         *warning(
-            f"Captions of fewer than {FEWEST_WORDS} words", short, "they hardly tell images apart"
+            f"Captions of fewer than {FEWEST_WORDS} words", short, "they hardly distinguish images"
         ),
         *warning(f"Captions of more than {MOST_WORDS} words", long, "they make every step slow"),
     ]
@@ -112,7 +112,7 @@ def find_odd_lengths(folder: Path, datasets: Sequence[PairDataset]) -> list[Find
 
 @dataclass(frozen=True)
 class TrainedVocabulary:
-    """The vocabulary of a run, and how often train and dev had to have its words."""
+    """The vocabulary of a run, and the minimum count of its words in train and dev."""
 
     file: Path
     min_count: int
@@ -121,9 +121,9 @@ class TrainedVocabulary:
 def find_vocabulary_leaks(
     folder: Path, datasets: Sequence[PairDataset], *, trained: TrainedVocabulary | None
 ) -> list[Finding]:
-    """Words that a vocabulary can have from test captions only.
+    """Find words that a vocabulary can only have from test captions.
 
-    In a vocabulary that lies with a precomp folder, a word may occur once.
+    In a vocabulary of a precomp folder, a word may occur once.
     """
     files = [(file, 1) for file in vocabulary_files(folder)] if not is_built(folder) else []
     if trained is not None:
@@ -131,7 +131,7 @@ def find_vocabulary_leaks(
     if not files:
         return []
     tests = [dataset for dataset in datasets if dataset.split in TEST_SETS]
-    held_out = Counter(_words(tests[-1:]))  # testall, if it is there, contains test
+    held_out = Counter(_words(tests[-1:]))  # testall, if present, contains test
     allowed = Counter(_words(dataset for dataset in datasets if dataset.split not in TEST_SETS))
     leaked: list[str] = []
     strange: list[str] = []
@@ -179,13 +179,13 @@ def _twice(folder: Path, one: tuple[PairDataset, int], other: tuple[PairDataset,
 
 
 def owners_of(dataset: PairDataset) -> Ids:
-    """The image of every caption, the first if it has several. (M,)"""
+    """Return the image of every caption, the first if it has several. (M,)"""
     texts, images = dataset.positives.swapped.pairs.T
     return np.asarray(images[np.unique(texts, return_index=True)[1]])
 
 
 def place_of(folder: Path, dataset: PairDataset, text: int) -> str:
-    """Where a caption is: its line in a precomp folder, elsewhere its split and id."""
+    """Return where a caption is: its line in a precomp folder, otherwise its split and id."""
     if is_built(folder):
         return f"{dataset.split} {dataset.caption_ids[text]}"
     return f"{captions_file(folder, dataset.split).name}, line {text + 1}"

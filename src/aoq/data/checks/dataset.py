@@ -1,10 +1,10 @@
-"""The doctor: everything that is wrong or odd with a data set, before hours go into training.
+"""The data doctor: everything that is wrong or unusual in a data set, before hours of training.
 
-Opening a split already refuses what does not fit together. What needs a look at every row is
-here and in the two modules beside it: files that changed since they were built, features that are
-no numbers, images (`check_images`) and captions (`check_captions`) that occur twice or in two
-splits, words of test captions in a vocabulary. Errors must be mended, warnings are for people to
-judge. Training looks for what is quick to find; a thorough look also finds what is nearly the same.
+Opening a split already rejects inconsistent files. The checks that read every row are here and in
+the two modules beside it: files that changed since they were built, features that are not finite,
+images (`check_images`) and captions (`check_captions`) that occur twice or in two splits, and words
+of test captions in a vocabulary. Errors must be fixed, warnings are for users to judge. Training
+runs the quick checks; a thorough check also finds near duplicates.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from aoq.storage import hash_file
 from aoq.types import SPLITS
 
 ROWS_AT_ONCE = 256
-FEW_IMAGES = 50  # among which to find the right one
+FEW_IMAGES = 50  # fewer images make retrieval too easy
 
 
 def check_dataset(
     folder: Path | str, *, trained: TrainedVocabulary | None = None, thorough: bool = False
 ) -> Report:
-    """Look at every row of every split of a folder, and at the vocabulary `trained` on it."""
+    """Check every row of every split of a folder, and the vocabulary `trained` on it."""
     folder = Path(folder)
     opened, problems = _open_splits(folder)
     datasets = tuple(opened.values())
@@ -82,7 +82,7 @@ def check_dataset(
 
 
 def byte_string_captions(folder: Path, dataset: PairDataset) -> list[str]:
-    """A sentence about the captions of a split that are byte strings, with the first place."""
+    """Return a sentence about a split's byte-string captions, with the first place."""
     captions = enumerate(dataset.captions)
     if is_built(folder):
         file = folder / f"{dataset.split}.json"
@@ -94,7 +94,7 @@ def byte_string_captions(folder: Path, dataset: PairDataset) -> list[str]:
 
 
 def _open_splits(folder: Path) -> tuple[dict[str, PairDataset], list[str]]:
-    """The splits that can be opened, and what is wrong with the others."""
+    """Open the splits that can be opened, and list what is wrong with the others."""
     opened: dict[str, PairDataset] = {}
     problems: list[str] = []
     for split in splits_of(folder):
@@ -122,7 +122,7 @@ def _small_splits(folder: Path, datasets: Iterable[PairDataset]) -> list[Finding
             for dataset in datasets
             if dataset.split in ("dev", "test") and len(dataset) < FEW_IMAGES
         ],
-        "R@10 says little among so few; judge on more pictures",
+        "R@10 says little among so few; evaluate on more pictures",
     )
 
 
@@ -143,7 +143,7 @@ def _check_files(folder: Path, datasets: Sequence[PairDataset]) -> list[Finding]
 
 
 def _changed_files(folder: Path, datasets: Iterable[PairDataset]) -> list[str]:
-    """Files that are not what dataset.json says of them, and what it fails to say."""
+    """List files that differ from their entries in dataset.json, and missing entries."""
     recorded = read_manifest(folder)["splits"]
     problems: list[str] = []
     for dataset in datasets:
@@ -163,7 +163,7 @@ def _changed_files(folder: Path, datasets: Iterable[PairDataset]) -> list[str]:
 
 def _find_change(folder: Path, name: str, digest: object) -> str | None:
     if Path(name).name != name:
-        return f"{folder / MANIFEST}: {shown(name)} is no file of the data set; expected a name."
+        return f"{folder / MANIFEST}: {shown(name)} is not a file of the data set; expected a name."
     try:
         found = hash_file(folder / name)
     except (OSError, ValueError) as fault:
@@ -177,7 +177,7 @@ def _find_change(folder: Path, name: str, digest: object) -> str | None:
 
 
 def _unlike_word_ids(folder: Path, datasets: Iterable[PairDataset]) -> list[Finding]:
-    """BFAN's captions in numbers that cannot be those of the captions in words."""
+    """Find BFAN's captions in numbers that cannot match the captions in words."""
     places: list[str] = []
     for dataset in datasets:
         numbers = folder / f"{dataset.split}_precaps.txt"
@@ -194,7 +194,7 @@ def _unlike_word_ids(folder: Path, datasets: Iterable[PairDataset]) -> list[Find
 
 
 def _features_of(folder: Path, opened: Mapping[str, PairDataset]) -> Iterator[tuple[str, Features]]:
-    """The features of every split, also where its captions keep it from being opened."""
+    """Yield the features of every split, even if its captions keep it from being opened."""
     for split in splits_of(folder):
         if split in opened:
             yield split, opened[split].features
@@ -202,12 +202,12 @@ def _features_of(folder: Path, opened: Mapping[str, PairDataset]) -> Iterator[tu
         try:
             features = map_features(features_file(folder, split))
         except UserError:
-            continue  # opening the split has said so
+            continue  # opening the split has reported it
         yield split, features
 
 
 def _scan_features(features: Features, *, title: str, thorough: bool) -> Scan:
-    """Read every image once; their means take as long as all the rest, and may be left out."""
+    """Read every image once; computing means takes as long as the rest, and is optional."""
     digests: list[bytes] = []
     broken: list[int] = []
     means = np.zeros((len(features) if thorough else 0, features.shape[-1]), np.float32)
@@ -238,7 +238,7 @@ def _check_numbers(folder: Path, scans: Mapping[str, Scan]) -> list[Finding]:
 
 
 def _differing_repeats(folder: Path, datasets: Iterable[PairDataset]) -> list[Finding]:
-    """Where there is a row a caption, as VSE++ has it, rows that are not their image's."""
+    """Find rows that differ from their image's others in files with a row per caption (VSE++)."""
     places: list[str] = []
     for dataset in datasets:
         path = features_file(folder, dataset.split)
@@ -252,5 +252,5 @@ def _differing_repeats(folder: Path, datasets: Iterable[PairDataset]) -> list[Fi
     return error(
         "Rows of one image that differ",
         places,
-        "expected five equal rows an image, because there are as many rows as captions",
+        "expected five equal rows per image, because there are as many rows as captions",
     )

@@ -1,7 +1,7 @@
-"""What the doctor says: one finding for each kind of thing that is wrong or odd.
+"""The data doctor's findings: one for each kind of thing that is wrong or unusual.
 
-A finding has a title, its places, and what to do. The same findings are a report on a terminal,
-JSON for a pipe, and the sentences with which training refuses or warns.
+A finding has a title, its places, and advice. The same findings become a report on a terminal,
+JSON for a pipe, and the sentences with which training stops or warns.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from aoq.progress import count_of, warn
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of thing that is wrong or odd.
+    """One kind of thing that is wrong or unusual.
 
-    Where there is no advice, the places are sentences that say themselves what to do.
+    Without advice, the places are sentences that state the remedy themselves.
     """
 
     title: str
@@ -51,14 +51,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class SplitFacts:
-    """How large a split is, and how uneven."""
+    """The size of a split, and how uneven it is."""
 
     split: str
     images: int
     captions: int
-    fewest: int  # captions an image
+    fewest: int  # captions per image
     most: int
-    words: float  # a caption, on average
+    words: float  # per caption, on average
 
     @classmethod
     def of(cls, dataset: PairDataset) -> SplitFacts:
@@ -76,7 +76,7 @@ class SplitFacts:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found in a folder: findings to act on, findings to think about, and sizes."""
+    """The findings about a folder: errors to fix, warnings to judge, and sizes."""
 
     folder: Path
     splits: tuple[SplitFacts, ...]
@@ -96,14 +96,14 @@ class Report:
         raise_problems(self.errors)
 
     def tell_of_warnings(self) -> None:
-        """Say in one line that there are some; `aoq data check` prints them in full."""
+        """Warn in one line that there are warnings; `aoq data check` prints them in full."""
         count = len(self.warnings)
         if count:
             see = f"`aoq data check {quote(str(self.folder))}`"
             warn(f"{count_of(count, 'warning')} about the data; see {see}.")
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as JSON has it."""
+        """Return the report as JSON-compatible data."""
         return {
             "folder": str(self.folder),
             "splits": [vars(facts) for facts in self.splits],
@@ -113,12 +113,12 @@ class Report:
 
 
 def error(title: str, places: Sequence[str], advice: str = "") -> list[Finding]:
-    """A finding that must be mended, or nothing where there is no such place."""
+    """Return a finding that must be fixed, or none if there are no places."""
     return _finding(title, places, advice, is_error=True)
 
 
 def warning(title: str, places: Sequence[str], advice: str = "") -> list[Finding]:
-    """A finding for people to judge, or nothing where there is no such place."""
+    """Return a finding for users to judge, or none if there are no places."""
     return _finding(title, places, advice, is_error=False)
 
 

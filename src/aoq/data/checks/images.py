@@ -1,8 +1,8 @@
-"""The doctor's look at images: the same one twice, in two splits, or nearly so.
+"""Checks of images: repeats, images in two splits, and near duplicates.
 
-An image is known by its id. Where one of two splits names none, equal features are taken for the
-same image, which is an error: what a model has seen in training says nothing when it is asked
-again in a test. `testall` contains `test` by design.
+Images are compared by id. If one of two splits has no ids, equal features count as the same image,
+which is an error: a test on images that the model has seen in training proves nothing. `testall`
+contains `test` by design.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ TEST_SETS = {"test", "testall"}
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """What one look at all features of a split gives."""
+    """The result of reading all features of a split once."""
 
-    digests: Sequence[bytes]  # of every image
+    digests: Sequence[bytes]  # one per image
     broken: Sequence[int]  # rows that hold NaN or infinity
-    means: Vectors  # (N, F), over the regions; empty after a quick look
+    means: Vectors  # (N, F), over the regions; empty after a quick check
 
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """What occurs in a row of a split, and before it in a row of this or another one."""
+    """A key that occurs in a row of a split, and earlier in a row of this or another split."""
 
     first: PairDataset
     first_row: int
@@ -61,7 +61,7 @@ class Repeat:
 def find_repeats(
     folder: Path, datasets: Sequence[PairDataset], scans: Mapping[str, Scan]
 ) -> list[Finding]:
-    """Images in two splits, and images that are there twice."""
+    """Find images in two splits, and images that occur twice in one."""
     named = {
         dataset.split
         for dataset in datasets
@@ -87,7 +87,7 @@ def find_repeats(
             "expected every image in one split: leave it out of the others",
         ),
         *error(
-            "Ids in two splits that do not name one image",
+            "Ids in two splits that do not name the same image",
             [found.place(folder) for found in same_id if not is_one_image(found)],
             "the features differ: look whether the ids fit the rows; if they do, leave the image "
             "out of one split",
@@ -107,7 +107,7 @@ def find_repeats(
             "an id should name one image: look whether the ids fit the rows",
         ),
         *warning(
-            "Pictures that are there twice",
+            "Pictures that occur twice",
             [
                 f"{found.ids[0]} and {found.ids[1]} in {found.first.split} have equal features"
                 for found in by_features
@@ -128,7 +128,7 @@ def find_repeats(
 
 
 def find_look_alikes(datasets: Sequence[PairDataset], scans: Mapping[str, Scan]) -> list[Finding]:
-    """Pictures that are nearly those of an earlier split, equal ones aside."""
+    """Find pictures that nearly equal one of an earlier split, without exact copies."""
     places: list[str] = []
     for number, dataset in enumerate(datasets):
         scan = scans[dataset.split]
@@ -156,7 +156,7 @@ def find_look_alikes(datasets: Sequence[PairDataset], scans: Mapping[str, Scan])
 
 
 def find_missing_pictures(datasets: Sequence[PairDataset]) -> list[Finding]:
-    """Pictures that are no longer where they were; the features are there, so training works."""
+    """Find pictures that were moved or deleted; training only needs their features."""
     return warning(
         "Pictures that are no longer where they were",
         [
@@ -165,12 +165,12 @@ def find_missing_pictures(datasets: Sequence[PairDataset]) -> list[Finding]:
             for path in dataset.pictures
             if path is not None and not path.is_file()
         ],
-        "training does without; to be shown what was found, put them back or build again",
+        "training does not need them; restore them or build again to display search results",
     )
 
 
 def earlier_splits(datasets: Sequence[PairDataset], number: int) -> list[PairDataset]:
-    """The splits before one that must have nothing in common with it."""
+    """Return the earlier splits that must have nothing in common with this one."""
     return [
         other for other in datasets[:number] if {other.split, datasets[number].split} != TEST_SETS
     ]
@@ -179,7 +179,7 @@ def earlier_splits(datasets: Sequence[PairDataset], number: int) -> list[PairDat
 def _repeats(
     datasets: Sequence[PairDataset], keys: Sequence[Sequence[Hashable]]
 ) -> Iterator[Repeat]:
-    """Where a key occurs first, and where again."""
+    """Yield where a key occurs first, and where it occurs again."""
     first: dict[Hashable, tuple[PairDataset, int]] = {}
     for dataset, of_images in zip(datasets, keys, strict=True):
         for row, key in enumerate(of_images):
@@ -189,7 +189,7 @@ def _repeats(
 
 
 def _out_of_order(datasets: Sequence[PairDataset], scans: Mapping[str, Scan]) -> list[str]:
-    """Ids that test and testall share, of different features: one of them is out of order."""
+    """List ids of test and testall with different features: one split is out of order."""
     by_split = {dataset.split: dataset for dataset in datasets}
     if not by_split.keys() >= TEST_SETS:
         return []

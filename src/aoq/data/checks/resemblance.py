@@ -1,13 +1,13 @@
-"""Captions and pictures that are nearly the same, found among all without comparing all pairs.
+"""Finds near-duplicate captions and pictures without comparing all pairs.
 
-Two captions are near where their sets of words differ in one word, more, fewer or other, and have
-four in five words in common. Every set has a number, that of a set without one of its words follows
-from it, and near captions are those that have such a number in common: to look among COCO's 600,000
-captions takes a few sorts of ten numbers a caption.
+Two captions are near if their sets of words differ in one word (added, removed or replaced) and
+have four in five words in common. Every set has a number (key), from which the key of the set
+without one of its words follows, and near captions share such a key: checking COCO's 600,000
+captions takes a few sorts of ten keys per caption.
 
-Two pictures are near where the means of their regions point in one direction, seen from the mean
-of all pictures, each feature in its own unit. Which copies that finds depends on what was done to
-them: docs/own-data.md has measured shares.
+Two pictures are near if the means of their regions point in one direction, relative to the mean of
+all pictures, with each feature standardised. Which copies this finds depends on how they were made:
+docs/own-data.md has measured shares.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Keys = npt.NDArray[np.uint64]
 Vectors = npt.NDArray[np.float32]
 
 LIKENESS = 0.9  # cosine; different photos of Flickr8k stay below 0.88
-# Words in both of two captions, if these are to be four in five of the words in either:
+# Common words of two captions if they are to be four in five of the words in either:
 _SHARED_IF_ONE_MORE = 4
 _SHARED_IF_ONE_OTHER = 8
 _ROWS_AT_ONCE = 512
@@ -34,7 +34,7 @@ _WORD = re.compile(rf"[^\s{re.escape(string.punctuation)}]+")
 
 
 def words_of(caption: str) -> list[str]:
-    """What lies between spaces and punctuation, without regard to case.
+    """Split a caption at spaces and punctuation, ignoring case.
 
     >>> words_of("A dog, in snow .")
     ['a', 'dog', 'in', 'snow']
@@ -43,7 +43,7 @@ def words_of(caption: str) -> list[str]:
 
 
 class WordSets:
-    """Captions by the numbers of their sets of words.
+    """Captions by the keys of their word sets.
 
     >>> captions = WordSets(["A man on a red bike.", "a man on a bike", "two men"])
     >>> captions.partners(np.array([0, 1, 2])).tolist()
@@ -70,9 +70,9 @@ class WordSets:
         )
 
     def partners(self, owners: Ids, *, among: Bools | None = None) -> Ids:
-        """For every caption one that is near it and has another owner, or -1. (M,)
+        """Return for every caption a near one with another owner, or -1. (M,)
 
-        Captions that are not `among` those to look at have none and are none.
+        Captions that are not in `among` get no partner and are not the partner of others.
         """
         everything = np.ones(len(self._sets), dtype=bool)
         looked_at = everything if among is None else among
@@ -89,7 +89,7 @@ class WordSets:
 
 @dataclass(frozen=True, eq=False)
 class _KeyedSets:
-    """Sets of words, each of a caption, in the order of their keys."""
+    """Word sets of captions, sorted by their keys."""
 
     captions: Ids
     keys: Keys
@@ -104,10 +104,10 @@ class _KeyedSets:
         return _KeyedSets(self.captions[mask], self.keys[mask], self.sizes[mask])
 
     def partners(self, candidates: _KeyedSets, *, owners: Ids, sets: Keys) -> Ids:
-        """For every set a candidate with its key, but other words and another owner, or -1.
+        """Return for every set a candidate with its key, other words and another owner, or -1.
 
-        Of all owners of a key the least and the greatest will do: if neither is another, none is.
-        Where that caption has the very words of a set, the next that has others stands in.
+        Checking the lowest and highest owner of a key is enough: if neither is another, none is.
+        If that caption has the same words as the set, the next one with other words is used.
         """
         found = np.full(len(self.keys), -1)
         if not len(candidates.keys):
@@ -131,9 +131,9 @@ class _KeyedSets:
 
 
 def look_alikes(pictures: Vectors, others: Vectors) -> list[tuple[int, int]]:
-    """Pictures that are near one of the others, with the nearest; both are means of regions.
+    """Return pairs of a picture and its nearest other one, if near; both are means of regions.
 
-    Fewer features or pictures than the likeness needs to mean something give none.
+    Returns none if there are too few features or pictures for a meaningful likeness.
     """
     both = np.concatenate([pictures, others])
     if both.shape[1] < 64 or len(both) < 64:

@@ -2,9 +2,9 @@
 
 A picture has two to four groups of things, and near twins that differ from it in one detail: a
 colour, a count, who holds what. Pictures are drawn from a seed, so the data set needs no download
-and can be made in three sizes. `world` says what a scene is and what is true of it, `families`
-samples scenes with their twins, `drawing` (with `figures`, `painting` and `backdrops`) makes the
-pictures, `language` (with `grammar` and `words`) the sentences, and `writing` the files.
+and comes in three sizes. `world` defines scenes and their facts, `families` samples scenes with
+their twins, `drawing` (with `figures`, `painting` and `backdrops`) draws the pictures, `language`
+(with `grammar` and `words`) writes the sentences, and `writing` the files.
 """
 
 from aoq.data.scenes.drawing import draw

@@ -1,4 +1,4 @@
-"""Where scenes happen: each setting is a stack of wavy bands with specks strewn over them.
+"""The settings of scenes: each one is a stack of wavy bands with specks strewn over them.
 
 The bands make a setting recognisable at a glance; the specks, the waves and the height of the
 horizon vary with the seed and are never mentioned in a sentence.
@@ -99,7 +99,7 @@ LARGEST_SHIFT_OF_THE_HORIZON = 0.03
 
 
 def paint_backdrop(setting: str, *, side: int, random: np.random.Generator) -> Image.Image:
-    """A square picture of a setting with nothing in it."""
+    """Paint a square picture of an empty setting."""
     backdrop = BACKDROPS[setting]
     canvas = Image.new("RGB", (side, side), backdrop.bands[0].colour)
     pen = ImageDraw.Draw(canvas)

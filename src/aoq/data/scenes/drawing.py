@@ -1,8 +1,8 @@
-"""Pictures of scenes: what is said is drawn plainly, everything else varies with the seed.
+"""Draws scenes: stated details are drawn plainly, everything else varies with the seed.
 
-Position, tilt, tone, light and paper are nuisance that no sentence mentions; they never move a
-thing out of its cell, so the relations of a scene are true in its picture. Drawing happens at
-twice the size and is then reduced, which smooths the edges.
+Position, tilt, tone, light and paper are variations that no sentence mentions; they never move a
+thing out of its cell, so the relations of a scene are true in its picture. Pictures are drawn at
+twice the size and then reduced, which smooths the edges.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOTTLE = 8
 
 
 def draw(scene: Scene, *, seed: int) -> Image.Image:
-    """The picture of a scene, 224 pixels square; the seed varies only what is never said."""
+    """Draw a scene, 224 pixels square; the seed varies only what sentences never mention."""
     random = np.random.default_rng(seed)
     canvas = paint_backdrop(scene.setting, side=SIDE * ENLARGED, random=random)
     for cell in CELLS:
@@ -58,7 +58,7 @@ def draw(scene: Scene, *, seed: int) -> Image.Image:
 
 
 def _draw_group(canvas: Image.Image, group: Group, random: np.random.Generator) -> None:
-    """The members of a group in one of the arrangements for their number."""
+    """Draw the members of a group in one of the arrangements for their number."""
     arrangement = random.choice(np.array(ARRANGEMENTS[group.count]))
     stray = LARGEST_STRAY[group.size, group.count]
     arms = ARMS[group.kind].resting if group.kind in ARMS else ()
@@ -72,7 +72,7 @@ def _draw_group(canvas: Image.Image, group: Group, random: np.random.Generator) 
 def _draw_holding(
     canvas: Image.Image, holder: Group, held: Group, *, random: np.random.Generator
 ) -> None:
-    """The holder with an arm stretched out, what it holds, and its hand over that."""
+    """Draw the holder with an arm stretched out, what it holds, and its hand on top."""
     arms = ARMS[holder.kind]
     coat = coat_of(holder, random)
     mirrored = bool(random.integers(2))
@@ -88,7 +88,7 @@ def _draw_holding(
 
 
 def _point(cell: Cell, offset: complex) -> complex:
-    """A point of the canvas, given by its offset from the centre of a cell."""
+    """Return a point of the canvas, given by its offset from the centre of a cell."""
     return (complex(cell.column + 0.5, cell.row + 0.5) + offset) * CELL
 
 
@@ -99,7 +99,7 @@ def _pose(centre: complex, *, size: str, random: np.random.Generator) -> Pose:
 
 
 def _lit(picture: Image.Image, random: np.random.Generator) -> Image.Image:
-    """The picture under a light that fades towards one side, on slightly mottled paper."""
+    """Light a picture so that it fades towards one side, on slightly mottled paper."""
     angle = random.uniform(0, 2 * math.pi)
     across = np.linspace(-0.35, 0.35, SIDE // MOTTLE, dtype=np.float32)
     distance = 0.5 + across * math.cos(angle) + across[:, None] * math.sin(angle)  # 0 to 1

@@ -1,8 +1,8 @@
 """Scenes in families: a base scene and its near twins.
 
-A twin differs from its base in exactly one detail, so telling the two apart needs that detail.
+A twin differs from its base in exactly one detail, so distinguishing them needs that detail.
 Every kind of difference is a generator in `CHANGES` that enumerates all the twins it can make;
-those that cannot be drawn are dropped. No scene occurs in two families.
+twins that cannot be drawn are dropped. No scene occurs in two families.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SplitSizes:
 
 
 def families(sizes: SplitSizes, *, seed: int) -> dict[str, tuple[Family, ...]]:
-    """The families of each split; a family is never divided between splits."""
+    """Sample the families of each split; a family is never divided between splits."""
     random = Random(f"families {seed}")
     seen: set[Scene] = set()
     return {
@@ -65,7 +65,7 @@ def _families(pictures: int, *, random: Random, seen: set[Scene]) -> Iterator[Fa
 
 
 def _family_size(missing: int, random: Random) -> int:
-    """A size that leaves no single scene over, for a family needs two."""
+    """Choose a size that leaves no single scene over, because a family needs two."""
     sizes = [
         size
         for size in range(SMALLEST_FAMILY, LARGEST_FAMILY + 1)
@@ -75,7 +75,7 @@ def _family_size(missing: int, random: Random) -> int:
 
 
 def sample_family(size: int, random: Random) -> Family:
-    """A base scene and `size - 1` different twins of it."""
+    """Sample a base scene and `size - 1` different twins of it."""
     family = [sample_scene(random)]
     while len(family) < size:
         change = random.choice(tuple(CHANGES))
@@ -86,7 +86,7 @@ def sample_family(size: int, random: Random) -> Family:
 
 
 def sample_scene(random: Random) -> Scene:
-    """Two to four groups, up to two of them in the hands of others."""
+    """Sample two to four groups, up to two of them in the hands of others."""
     total = random.choices((2, 3, 4), (1, 2, 2))[0]
     pairs = random.choice((0, 0, 1, 1, total // 2))
     holders = random.sample(HOLDERS, pairs)
@@ -118,17 +118,17 @@ def _sample_group(kind: str, cell: Cell, random: Random) -> Group:
 
 
 def twins_by(change: str, base: Scene) -> tuple[Scene, ...]:
-    """All scenes that differ from the base by one change of this name."""
+    """Return all scenes that differ from the base by one change of this name."""
     return tuple(twin for twin in CHANGES[change](base) if twin != base and can_be_drawn(twin))
 
 
 def _with(scene: Scene, **changed: Group) -> Scene:
-    """The scene with some groups, named by their kind, put in place of others."""
+    """Replace some groups of a scene, identified by their kind."""
     return Scene.of(scene.setting, (changed.get(group.kind, group) for group in scene.groups))
 
 
 def _another(attribute: str, values: tuple[str, ...] | tuple[int, ...]) -> Change:
-    """One group gets another value of an attribute."""
+    """Return a change that gives one group another value of an attribute."""
 
     def change(scene: Scene) -> Iterator[Scene]:
         for group in scene.groups:
@@ -151,7 +151,7 @@ def _colours_swapped(scene: Scene) -> Iterator[Scene]:
 
 
 def _places_swapped(scene: Scene) -> Iterator[Scene]:
-    """All that is in one cell changes places with all that is in another."""
+    """Swap everything in one cell with everything in another."""
     for here, there in combinations(sorted({group.cell for group in scene.groups}), 2):
         other = {here: there, there: here}
         moved = (replace(group, cell=other.get(group.cell, group.cell)) for group in scene.groups)
@@ -159,7 +159,7 @@ def _places_swapped(scene: Scene) -> Iterator[Scene]:
 
 
 def _hands_swapped(scene: Scene) -> Iterator[Scene]:
-    """What is held changes places with something else that is held or could be."""
+    """Swap what is held with something else that is held or could be."""
     for a, b in combinations(scene.groups, 2):
         if (a.held or b.held) and a.cell != b.cell:
             moved = {

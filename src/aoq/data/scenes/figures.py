@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 
 class Arms(NamedTuple):
-    """What a holder adds to its figure: arms at rest, or one that reaches out to hold."""
+    """The arms that a holder adds to its figure: at rest, or with one reaching out to hold."""
 
     resting: tuple[Part, ...]
     reaching: tuple[Part, ...]
@@ -45,12 +45,12 @@ PAINTS = {
 
 
 def polygon(*points: complex) -> Points:
-    """Straight edges from point to point."""
+    """Return a polygon of straight edges."""
     return np.array(points, dtype=np.complex128)
 
 
 def box(left: float, top: float, right: float, bottom: float) -> Points:
-    """An upright rectangle."""
+    """Return an upright rectangle."""
     corners = (left, top), (right, top), (right, bottom), (left, bottom)
     return polygon(*(complex(x, y) for x, y in corners))
 
@@ -58,7 +58,7 @@ def box(left: float, top: float, right: float, bottom: float) -> Points:
 def arc(
     centre: complex, radius: float, *, span: tuple[float, float] = (0, 360), tall: float = 1
 ) -> Points:
-    """Points on an ellipse `tall` times as high as wide, clockwise over a span of degrees."""
+    """Return points on an ellipse `tall` times as high as wide, clockwise over `span` degrees."""
     steps = 9 + round(16 * radius)
     turn = np.exp(1j * np.radians(np.linspace(*span, steps)))
     points: Points = centre + radius * (turn.real + 1j * tall * turn.imag)
@@ -66,13 +66,13 @@ def arc(
 
 
 def ring(centre: complex, *, outer: float, inner: float, span: tuple[float, float]) -> Points:
-    """A bent band, such as the handle of a cup."""
+    """Return a bent band, such as the handle of a cup."""
     there, back = span, span[::-1]
     return np.concatenate([arc(centre, outer, span=there), arc(centre, inner, span=back)])
 
 
 def part(paint: str, *polygons: Points) -> Part:
-    """A part of one paint."""
+    """Return a part of one paint."""
     return Part(paint, polygons)
 
 
@@ -84,7 +84,7 @@ def _star(points: int, outer: float, inner: float) -> Points:
 
 
 def _canopy() -> Points:
-    """A half disc with three scallops along its lower edge."""
+    """Return a half disc with three scallops along its lower edge."""
     scallops = [arc(x + 0.02j, 0.32, span=(0, -180), tall=0.45) for x in (0.64, 0.0, -0.64)]
     return np.concatenate([arc(0.02j, 0.96, span=(180, 360)), *scallops])
 

@@ -1,8 +1,8 @@
-"""The grammar: how one true sentence about a scene is made.
+"""The grammar: how a true sentence about a scene is written.
 
-Each rule returns a `Phrase`, a piece of text together with the facts it states, and phrases add
-up. What a sentence claims is thus known exactly and is never read back from the text. A sentence
-mentions some groups and some of their details; `FORMS` lists the shapes it can take.
+Each rule returns a `Phrase`, a piece of text together with the facts it states, and phrases can be
+added. The claims of a sentence are thus known exactly and are never parsed from the text. A
+sentence mentions some groups and some of their details; `FORMS` lists its possible shapes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Phrase:
     plural: bool = False
 
     def __add__(self, other: Phrase | str) -> Phrase:
-        """Both pieces in a row; the first decides the number of the verb."""
+        """Join both pieces; the first decides the number of the verb."""
         following = Phrase(other) if isinstance(other, str) else other
         gap = "" if following.text.startswith(",") else " "
         text = self.text + gap + following.text
@@ -55,7 +55,7 @@ class Phrase:
 
     @property
     def verb(self) -> str:
-        """The form of "to be" that agrees with it."""
+        """The form of "to be" that agrees with the phrase."""
         return "are" if self.plural else "is"
 
 
@@ -63,7 +63,7 @@ class Writer:
     """Words for the groups of one sentence, with "the ball" after "a ball" was mentioned."""
 
     def __init__(self, scene: Scene, *, emphasis: frozenset[Fact], random: Random) -> None:
-        """Facts in `emphasis` are the telling ones: they are mentioned more often."""
+        """Create a writer that mentions the distinguishing facts in `emphasis` more often."""
         self.scene = scene
         self.random = random
         self.article = "a"
@@ -72,12 +72,12 @@ class Writer:
         self._mentioned: set[str] = set()
 
     def begin(self, article: str) -> None:
-        """Start a sentence whose single things are introduced by "a" or by "the"."""
+        """Start a sentence that introduces single things by "a" or by "the"."""
         self.article = article
         self._mentioned.clear()
 
     def topics(self, count: int) -> list[Group]:
-        """Groups to speak of in random order, telling ones rather than others."""
+        """Choose groups to write about in random order, preferring those with emphasised facts."""
         telling = {fact.subject for fact in self._emphasis}
 
         def interest(group: Group) -> float:
@@ -89,13 +89,13 @@ class Writer:
         return topics
 
     def mentions(self, detail: Fact) -> bool:
-        """Whether to mention a detail."""
+        """Decide whether to mention a detail."""
         telling = detail in self._emphasis
         chance = CHANCE_OF_A_TELLING_DETAIL if telling else CHANCE_OF_A_DETAIL
         return self.random.random() < chance
 
     def thing(self, group: Group) -> Phrase:
-        """A noun with some of its details."""
+        """Write a noun with some of its details."""
         noun = self.random.choice(NOUNS[group.kind])
         name = noun.one if group.count == 1 else noun.many
         count = frozenset({Fact(group.kind, "count", str(group.count))})
@@ -113,7 +113,7 @@ class Writer:
         return Phrase(text, count.union(details.values()), plural=group.count > 1)
 
     def _arranged(self, name: str, details: dict[str, Fact]) -> str:
-        """Size, then colour and pattern in either order, the noun, and perhaps the pattern."""
+        """Order size, colour and pattern, the noun, and perhaps the pattern at the end."""
         words = {"size": "", "colour": "", "pattern": "", "noun": name, "ending": ""}
         if "size" in details:
             words["size"] = self.random.choice(SIZE_WORDS[details["size"].value])
@@ -136,7 +136,7 @@ class Writer:
         return self.article
 
     def relation(self, first: Group, second: Group) -> Fact:
-        """How the first group stands to the second, preferably by a telling fact."""
+        """Choose a relation of the first group to the second, preferably an emphasised one."""
         known = [
             fact
             for predicate in RELATION_WORDS
@@ -146,16 +146,16 @@ class Writer:
         return self.random.choice(telling or known)
 
     def words_of(self, relation: Fact) -> Phrase:
-        """A relation in words."""
+        """Write a relation in words."""
         text = self.random.choice(RELATION_WORDS[relation.predicate])
         return Phrase(text, frozenset({relation}))
 
     def related(self, first: Group, second: Group) -> Phrase:
-        """What follows "is" to relate the first group to the second."""
+        """Write what follows "is" to relate the first group to the second."""
         return self.words_of(self.relation(first, second)) + self.thing(second)
 
     def place(self, group: Group) -> Phrase:
-        """Where in the picture a group is."""
+        """Write where in the picture a group is."""
         row, column = ROWS[group.cell.row], COLUMNS[group.cell.column]
         height, side = Fact(group.kind, "height", row), Fact(group.kind, "side", column)
         words, stated = self.random.choice(
@@ -169,7 +169,7 @@ class Writer:
 
 
 def _listed(writer: Writer, topics: Sequence[Group]) -> Phrase:
-    """A ball, a cup and two cars."""
+    """Write "a ball, a cup and two cars"."""
     first, *middle, last = (writer.thing(group) for group in topics)
     for thing in middle:
         first = first + "," + thing
@@ -177,7 +177,7 @@ def _listed(writer: Writer, topics: Sequence[Group]) -> Phrase:
 
 
 def _accompanied(writer: Writer, topics: Sequence[Group]) -> Phrase:
-    """A tree with two birds above it; or a bear holding a cup."""
+    """Write "a tree with two birds above it", or "a bear holding a cup"."""
     owner, other = topics
     relation = writer.relation(other, owner)
     first = writer.thing(owner)
@@ -221,7 +221,7 @@ def _statement(writer: Writer, topics: Sequence[Group]) -> Phrase:
 
 
 def _inverted(writer: Writer, topics: Sequence[Group]) -> Phrase:
-    """To the left of a cup is a ball; held by a robot is a cup."""
+    """Write "to the left of a cup is a ball", or "held by a robot is a cup"."""
     first, second = topics
     relation = writer.relation(first, second)
     if relation.predicate == "holds":
@@ -232,7 +232,7 @@ def _inverted(writer: Writer, topics: Sequence[Group]) -> Phrase:
 
 
 def _relative(writer: Writer, topics: Sequence[Group]) -> Phrase:
-    """The ball that is left of the cup is above the car."""
+    """Write "the ball that is left of the cup is above the car"."""
     first, second, third = topics
     thing = writer.thing(first)
     clause = thing + "that" + thing.verb + writer.related(first, second)
@@ -271,7 +271,7 @@ def _two_pairs(writer: Writer, topics: Sequence[Group]) -> Phrase:
 
 @dataclass(frozen=True)
 class Form:
-    """A shape of sentence and the number of groups it speaks of."""
+    """A shape of sentence and the number of groups it mentions."""
 
     groups: int
     write: Callable[[Writer, Sequence[Group]], Phrase]
@@ -300,7 +300,7 @@ FORMS = (
 
 
 def write_sentence(writer: Writer) -> Phrase:
-    """A sentence of a random form, perhaps with the setting at one end."""
+    """Write a sentence of a random form, perhaps with the setting at one end."""
     scene, random = writer.scene, writer.random
     form = random.choice([form for form in FORMS if form.groups <= len(scene.groups)])
     writer.begin(random.choice(form.articles))

@@ -1,8 +1,8 @@
-"""The five sentences of a picture, chosen so that they tell it from its rivals.
+"""The five sentences of a picture, chosen so that they distinguish it from its rivals.
 
 Sentences are drawn from the grammar until five fit together: all different, of a readable
-length, and at least three false of each rival (the other members of the family). Details by
-which a scene differs from a rival are the telling ones, and the grammar mentions them more often.
+length, and at least three false of each rival (the other members of the family). The grammar
+mentions the details in which a scene differs from a rival more often.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FEWEST_WORDS, MOST_WORDS = 6, 25
 
 
 def describe(scene: Scene, *, seed: int, rivals: Sequence[Scene] = ()) -> tuple[str, ...]:
-    """Five different true sentences, at least three of them false of each rival."""
+    """Write five different true sentences, at least three of them false of each rival."""
     return tuple(phrase.text for phrase in phrases(scene, seed=seed, rivals=rivals))
 
 
 def phrases(scene: Scene, *, seed: int, rivals: Sequence[Scene] = ()) -> tuple[Phrase, ...]:
-    """The sentences of `describe` with the facts they state."""
+    """Write the sentences of `describe` with the facts they state."""
     random = Random(f"sentences {seed}")
     telling = [facts(scene) - facts(rival) for rival in rivals]
     writer = Writer(scene, emphasis=frozenset[Fact]().union(*telling), random=random)
@@ -44,7 +44,7 @@ def _are_readable(sentences: Sequence[Phrase]) -> bool:
 
 
 def _can_refute(sentences: Sequence[Phrase], telling: Sequence[frozenset[Fact]]) -> bool:
-    """Whether every rival is refuted often enough, if all sentences still to come refute it."""
+    """Return whether every rival can still be refuted often enough by the remaining sentences."""
     to_come = SENTENCES - len(sentences)
     return all(
         to_come + sum(not details.isdisjoint(sentence.facts) for sentence in sentences)

@@ -1,4 +1,4 @@
-"""Painting one figure: its outline, its colours and its pattern.
+"""Paints one figure: its outline, its colours and its pattern.
 
 Every figure gets a pale halo and a dark outline, so that it stands out from any backdrop and from
 its neighbours, and a pattern that is clipped to its body.
@@ -59,14 +59,14 @@ class Pose:
     mirrored: bool = False
 
     def place(self, points: Points) -> Points:
-        """Points of a figure on the canvas."""
+        """Place points of a figure on the canvas."""
         facing = -points.conj() if self.mirrored else points
         return facing * self.turn + self.centre
 
 
 @dataclass(frozen=True)
 class Coat:
-    """How a thing is painted: a tone for each paint, and a pattern for the body."""
+    """The paint of a thing: a tone for each paint, and a pattern for the body."""
 
     tones: dict[str, Colour]
     pattern: str
@@ -74,7 +74,7 @@ class Coat:
 
 
 def coat_of(group: Group, random: np.random.Generator) -> Coat:
-    """The coat of all members of a group; its tone is a little off the colour's own."""
+    """Choose the coat of all members of a group; its tone varies slightly around the colour's."""
     body = _jittered(TONES[group.colour], random)
     red, green, blue = (round(channel * SHADE) for channel in body)
     tones = PAINTS | {"body": body, "shade": (red, green, blue)}
@@ -90,7 +90,7 @@ def _jittered(tone: Colour, random: np.random.Generator) -> Colour:
 
 
 def paint_figure(canvas: Image.Image, parts: tuple[Part, ...], *, pose: Pose, coat: Coat) -> None:
-    """Halo first, then the parts from back to front."""
+    """Paint the halo first, then the parts from back to front."""
     pen = ImageDraw.Draw(canvas)
     placed = [tuple(pose.place(points) for points in part.polygons) for part in parts]
     outlines = [[_outline(points) for points in polygons] for polygons in placed]
@@ -106,7 +106,7 @@ def paint_figure(canvas: Image.Image, parts: tuple[Part, ...], *, pose: Pose, co
 
 
 def _outline(points: Points) -> list[float]:
-    """x, y, x, y and so on, all around and past the first corner, so that it closes neatly."""
+    """Return x, y, x, y and so on, around and past the first corner, so that it closes neatly."""
     around = np.concatenate([points, points[:2]])
     coordinates: list[float] = around.view(np.float64).tolist()  # a complex number is x, y
     return coordinates
@@ -115,7 +115,7 @@ def _outline(points: Points) -> list[float]:
 def _paint_pattern(
     canvas: Image.Image, polygons: tuple[Points, ...], *, pose: Pose, coat: Coat
 ) -> None:
-    """The pattern where the polygons are; it keeps upright when the figure tilts."""
+    """Paint the pattern inside the polygons; it stays upright when the figure tilts."""
     points = np.concatenate(polygons)
     corner = complex(math.floor(points.real.min()), math.floor(points.imag.min()))
     width, height = math.ceil(np.ptp(points.real)) + 1, math.ceil(np.ptp(points.imag)) + 1
@@ -131,7 +131,7 @@ def _paint_pattern(
 
 @cache
 def _pattern_sheet(pattern: str, radius: int) -> Image.Image:
-    """A pattern for figures of this radius, with a margin for those that tilt."""
+    """Return a pattern for figures of this radius, with a margin for tilted ones."""
     half = round(PATTERN_MARGIN * radius)
     shapes = tuple(shape * radius + complex(half, half) for shape in PATTERN_SHAPES[pattern])
     return _mask(shapes, (2 * half, 2 * half))

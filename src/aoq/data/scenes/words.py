@@ -1,6 +1,6 @@
-"""The words for what is in a scene: every fact has one wording or several.
+"""The wordings of facts: every fact has one or several.
 
-Tables only, so that adding a synonym is adding a string. Each wording fits wherever its
+The module holds tables only, so a new synonym is one more string. Each wording fits wherever its
 neighbours do: relations follow "is" as well as a noun ("a cup is held by ...", "a cup held by
 ..."), and settings and places stand at either end of a sentence.
 """

@@ -1,12 +1,12 @@
-"""What a scene is, and what is true of it.
+"""Scenes, and the facts that are true of them.
 
 A scene holds only what can be said about a picture: which things, how many, how they look, where
-they are, who holds what, and where it all happens. Everything else (jitter, light, noise) belongs
-to the drawing. So two scenes are equal exactly when no sentence can tell them apart.
+they are, who holds what, and the setting. Everything else (jitter, light, noise) belongs to the
+drawing. So two scenes are equal exactly when no sentence can distinguish them.
 
-What is true of a scene is a set of facts; a sentence states a subset of them. A sentence is
-therefore false of another scene as soon as it states one fact that the other scene lacks. Kinds
-are distinct within a scene, so a kind's name identifies its group and "two balls" is never vague.
+The facts of a scene are a set; a sentence states a subset of them. A sentence is therefore false of
+another scene as soon as it states one fact that the other scene lacks. Kinds are distinct within a
+scene, so a kind's name identifies its group and "two balls" is never ambiguous.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CELLS = tuple(Cell(row, column) for row in range(len(ROWS)) for column in range(
 
 
 class Fact(NamedTuple):
-    """One thing that is true, such as `Fact("ball", "left of", "cup")`."""
+    """A true statement, such as `Fact("ball", "left of", "cup")`."""
 
     subject: str
     predicate: str
@@ -84,16 +84,16 @@ class Scene:
 
     @classmethod
     def of(cls, setting: str, groups: Iterable[Group]) -> Scene:
-        """The one scene of these groups, whatever order they come in."""
+        """Return the same scene for these groups, whatever order they are given in."""
         return cls(setting, tuple(sorted(groups)))
 
     def in_cell(self, cell: Cell) -> tuple[Group, ...]:
-        """What stands in a cell, and after it what that holds."""
+        """Return the group that stands in a cell, followed by the group that it holds."""
         return tuple(group for group in self.groups if group.cell == cell)
 
 
 def can_be_drawn(scene: Scene) -> bool:
-    """Whether every group fits its cell and the kinds are distinct."""
+    """Return whether every group fits its cell and the kinds are distinct."""
     kinds = Counter(group.kind for group in scene.groups)
     return (
         FEWEST_GROUPS <= len(scene.groups) <= MOST_GROUPS
@@ -104,7 +104,7 @@ def can_be_drawn(scene: Scene) -> bool:
 
 
 def _fits(groups: tuple[Group, ...]) -> bool:
-    """A cell is empty, or has one group, or a holder and what it holds."""
+    """Return whether a cell is empty, or has one group, or a holder and what it holds."""
     match groups:
         case ():
             return True
@@ -117,7 +117,7 @@ def _fits(groups: tuple[Group, ...]) -> bool:
 
 @lru_cache(maxsize=64)
 def facts(scene: Scene) -> frozenset[Fact]:
-    """Everything that is true of a scene; no two scenes have the same facts."""
+    """Return everything that is true of a scene; no two scenes have the same facts."""
     return frozenset(_facts(scene))
 
 
@@ -146,5 +146,5 @@ def _relations(first: Group, second: Group) -> Iterator[str]:
 
 
 def holds(stated: frozenset[Fact], scene: Scene) -> bool:
-    """Whether all that is stated is true of the scene."""
+    """Return whether all stated facts are true of the scene."""
     return stated <= facts(scene)

@@ -1,4 +1,4 @@
-"""Writing the data set: pictures as PNG files and their captions as JSON lines.
+"""Writes the data set: pictures as PNG files and their captions as JSON lines.
 
 The captions are written last and under a temporary name, so a folder that has a captions file is
 complete. A picture and its captions depend only on the scene, its rivals and a seed of its own.
@@ -70,7 +70,7 @@ def write_scenes(
 
 
 def _entries(sizes: SplitSizes, *, seed: int) -> Iterator[_Entry]:
-    """All scenes, the members of a family one after another."""
+    """List all scenes, the members of a family one after another."""
     for split, of_split in families(sizes, seed=seed).items():
         members = ((scene, family) for family in of_split for scene in family)
         for number, (scene, family) in enumerate(members):

@@ -1,5 +1,5 @@
-"""Captions and pictures as people bring them, whatever the format.
+"""Captions and pictures from users, in any supported format.
 
 `captions` has a reader for each format; `records` joins their entries with the pictures, checks
-both, and makes one record an image.
+both, and makes one record per image.
 """

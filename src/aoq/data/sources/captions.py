@@ -1,10 +1,10 @@
-"""The files that people bring, one reader a format: every caption becomes an `Entry`.
+"""Captions files, one reader per format: every caption becomes an `Entry`.
 
-Recognised by their content: a table (CSV) or JSON lines of `image, caption[, split]`, a Flickr
-token file, Karpathy's JSON and COCO's captions JSON. A reader trusts nothing: whatever is no text
-or no id where one is expected becomes a sentence among the `problems`, with its place, and the
-reader goes on, so that one report names everything there is to mend. Whether the entries make a
-sound source together is for `aoq.data.sources.records` to say.
+Formats are recognised by content: a table (CSV) or JSON lines of `image, caption[, split]`, a
+Flickr token file, Karpathy's JSON and COCO's captions JSON. A reader trusts nothing: a value that
+is not the expected text or id becomes a sentence among the `problems`, with its place, and the
+reader goes on, so that one report lists everything to fix. `aoq.data.sources.records` then checks
+whether the entries form a valid source.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from aoq.parsing import (
 
 @dataclass(frozen=True)
 class Entry:
-    """One caption as its file gives it, with the place for whoever has to mend it."""
+    """One caption as its file states it, with its place for error messages."""
 
     place: str
     image: str
@@ -45,7 +45,7 @@ class Entry:
 
 
 def read_entries(path: Path, *, pictures: Path, problems: list[str]) -> Iterator[Entry]:
-    """Every caption of a file in any of the formats, recognised by its content."""
+    """Read every caption of a file in any of the formats, recognised by content."""
     text = read_text(path)
     if "\n" not in text:
         text = text.replace("\r", "\n")  # line ends of old Macs
@@ -68,14 +68,14 @@ def read_entries(path: Path, *, pictures: Path, problems: list[str]) -> Iterator
     if "\t" in header:
         return token_entries(path, text, problems=problems)
     raise UserError(
-        f"{path}, line 1: {shown(header)} is no format of captions; expected a CSV header "
+        f"{path}, line 1: {shown(header)} is not a format of captions; expected a CSV header "
         "`image,caption[,split]`, JSON lines with these keys, a Flickr token file "
         "`name.jpg#0<TAB>caption`, Karpathy's JSON or COCO's captions JSON."
     )
 
 
 def table_entries(path: Path, text: str, *, delimiter: str, problems: list[str]) -> Iterator[Entry]:
-    """CSV with a header of image, caption and perhaps split, in any order."""
+    """Read a CSV file with a header of image, caption and perhaps split, in any order."""
     columns: list[str] = []
     for place, row in _rows(path, text, delimiter=delimiter, problems=problems):
         if not any(cell.strip() for cell in row):
@@ -96,7 +96,7 @@ def table_entries(path: Path, text: str, *, delimiter: str, problems: list[str])
 def _rows(
     path: Path, text: str, *, delimiter: str, problems: list[str]
 ) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a table that can be read, each with its place; one may have several lines."""
+    """Yield the readable rows of a table, each with its place; a row may span several lines."""
     rows = csv.reader(
         io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True
     )
@@ -108,13 +108,13 @@ def _rows(
             return
         except csv.Error as error:
             problems.append(
-                f"{place}: no valid CSV ({error}); expected double quotes around whole cells, "
+                f"{place}: not valid CSV ({error}); expected double quotes around whole cells, "
                 'each closed, and those inside of a cell doubled ("").'
             )
 
 
 def json_line_entries(path: Path, text: str, *, problems: list[str]) -> Iterator[Entry]:
-    """One JSON object with image, caption and perhaps split a line."""
+    """Read one JSON object with image, caption and perhaps split per line."""
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -122,11 +122,11 @@ def json_line_entries(path: Path, text: str, *, problems: list[str]) -> Iterator
         try:
             fields = parse_json(line, object_pairs_hook=_without_repeats)
         except ValueError as error:
-            problems.append(f"{place}: no valid JSON ({error}); expected one object a line.")
+            problems.append(f"{place}: not valid JSON ({error}); expected one object per line.")
             continue
         if not isinstance(fields, dict):
             problems.append(
-                f"{place}: {line.strip()[:CHARACTERS_SHOWN]} is no JSON object; "
+                f"{place}: {line.strip()[:CHARACTERS_SHOWN]} is not a JSON object; "
                 "expected one with image and caption."
             )
         elif entry := _entry_from_fields(place, fields, problems):
@@ -134,7 +134,7 @@ def json_line_entries(path: Path, text: str, *, problems: list[str]) -> Iterator
 
 
 def token_entries(path: Path, text: str, *, problems: list[str]) -> Iterator[Entry]:
-    """Flickr's `name.jpg#k<TAB>caption`; the `#k` may be missing."""
+    """Read Flickr's `name.jpg#k<TAB>caption`; the `#k` may be missing."""
     for number, line in enumerate(text.split("\n"), start=1):
         place = f"{path}, line {number}"
         key, tab, caption = line.strip("\r").partition("\t")
@@ -151,7 +151,7 @@ def token_entries(path: Path, text: str, *, problems: list[str]) -> Iterator[Ent
 def karpathy_entries(
     path: Path, document: dict[str, Any], *, pictures: Path, problems: list[str]
 ) -> Iterator[Entry]:
-    """Karpathy's splits: images with their sentences; `cocoid` and `sentid` stay the ids."""
+    """Read Karpathy's splits: images with their sentences; `cocoid` and `sentid` stay the ids."""
     seen: dict[str, str] = {}
     for number, image in enumerate(document["images"]):
         place = f"{path}, images[{number}]"
@@ -183,7 +183,7 @@ def karpathy_entries(
 
 
 def coco_entries(path: Path, document: dict[str, Any], *, problems: list[str]) -> Iterator[Entry]:
-    """COCO's captions: images by id, perhaps with a split, and annotations that refer to them."""
+    """Read COCO's captions: images by id, perhaps with a split, and annotations for them."""
     if wrong := wrong_fields(str(path), document, annotations="list"):
         raise UserError(*wrong)
     names: dict[str, str] = {}
@@ -243,7 +243,7 @@ def _read_header(place: str, row: Sequence[str]) -> list[str]:
     columns = [column.strip().lower() for column in row]
     for column in ("image", "caption", "split"):
         if columns.count(column) > 1:
-            raise UserError(f"{place}: the column {column} is there twice; expected once.")
+            raise UserError(f"{place}: the column {column} occurs twice; expected once.")
     if not {"image", "caption"} <= set(columns):
         raise _wrong_columns(place, ",".join(row))
     return columns
@@ -257,7 +257,7 @@ def _wrong_columns(place: str, header: str) -> UserError:
 
 
 def _parse_document(path: Path, text: str) -> dict[str, Any] | None:
-    """A JSON document with images, or nothing where the file holds JSON lines."""
+    """Parse a JSON document with images; None if the file holds JSON lines."""
     try:
         document: dict[str, Any] = parse_json(text)
     except ValueError as error:
@@ -277,13 +277,13 @@ def _parse_document(path: Path, text: str) -> dict[str, Any] | None:
 def _note_repeat(seen: dict[str, str], key: str, *, place: str, problems: list[str]) -> None:
     first = seen.setdefault(key, place)
     if first != place:
-        problems.append(f"{place}: {key} is there already as {first}; expected once.")
+        problems.append(f"{place}: {key} is already used as {first}; expected once.")
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return fields
 
 

@@ -1,9 +1,9 @@
-"""The pictures and captions that people bring, read into one form: a `Record` an image.
+"""Reads pictures and captions into one form: one `Record` per image.
 
-`aoq.data.sources.captions` turns a file of any format into `Entry`s, one a caption. What makes a
-source sound (every picture there, every image in one split, no empty caption) is checked here,
-once for all formats. A source is read to its end before it is refused, so that one report names
-everything there is to mend.
+`aoq.data.sources.captions` turns a file of any format into `Entry`s, one per caption. The rules
+of a valid source (every picture exists, every image in one split, no empty caption) are checked
+here, once for all formats. A source is read to its end before it is rejected, so that one report
+lists everything to fix.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SPLIT_NAMES: dict[str, Split] = {
 
 @dataclass(frozen=True)
 class Record:
-    """One image: where its picture is, which split it is in and what is said about it."""
+    """One image: its picture, its split and its captions."""
 
     image_id: str
     picture: Path
@@ -47,7 +47,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Claim:
-    """Somebody says that an image is in a split: a line of the captions or of a split list."""
+    """A statement that an image is in a split: a line of the captions or of a split list."""
 
     place: str
     image: str
@@ -62,27 +62,27 @@ def read_records(
     need_pictures: bool = True,
     skipped: list[str] | None = None,
 ) -> list[Record]:
-    """All images of a source, in the order of its captions file.
+    """Read all images of a source, in the order of its captions file.
 
-    Lines, captions and images that cannot be used are refused together. Where a list is given as
-    `skipped`, they are left out instead, and it is told why; what contradicts itself, such as an
-    image in two splits, is refused all the same.
+    Lines, captions and images that cannot be used are rejected together. If a list is given as
+    `skipped`, they are left out instead, and the list receives the reasons; contradictions, such
+    as an image in two splits, are rejected in any case.
 
-    `splits` is a folder with train.txt, dev.txt and test.txt, a picture name a line; pictures in
-    none of them are left out. Otherwise the captions file names the split of an image, and
-    images without one are shared out by `share_out`. Where features are there already, pictures
-    need not be.
+    `splits` is a folder with train.txt, dev.txt and test.txt, one picture name per line; pictures
+    in none of them are left out. Otherwise the captions file names the split of an image, and
+    images without one are distributed by `share_out`. Pictures need not exist if features are
+    given.
     """
     captions_file, pictures = Path(captions_file), Path(pictures)
     splits = None if splits is None else Path(splits)
     if not pictures.is_dir():
-        raise UserError(f"{pictures} is no folder; name the folder that holds the pictures.")
+        raise UserError(f"{pictures} is not a folder; name the folder that holds the pictures.")
     problems: list[str] = []
     images: dict[str, list[Entry]] = {}
     claims: list[Claim] = []
     files = _names_in(pictures)
     there = Names(files)
-    image_of: dict[str, str] = {}  # the first spelling that the captions have for a file
+    image_of: dict[str, str] = {}  # the first spelling of a file name in the captions
     unusable = problems if skipped is None else skipped
     for entry in read_entries(captions_file, pictures=pictures, problems=unusable):
         name = _name_below(pictures, entry.image)
@@ -128,7 +128,7 @@ def read_records(
 
 
 def _unmentioned(listed: Iterable[Claim], captioned: Names, captions_file: Path) -> list[str]:
-    """Pictures of the split lists that nothing is said about."""
+    """Report pictures of the split lists that have no caption."""
     return [
         f"{claim.place}: {claim.image} has no caption in {captions_file}; "
         f"{captioned.hint(claim.image) or 'expected one or more'}."
@@ -146,9 +146,9 @@ def _to_records(
     split_of: dict[str, Split],
     problems: list[str],
 ) -> list[Record]:
-    """Join what belongs to an image, and note what is wrong with it.
+    """Join the entries of each image, and report what is wrong with them.
 
-    Its picture must be `there`, the names in the folder, unless features make up for it.
+    Its picture must be in `there`, the names in the folder, unless features replace it.
     """
     problems += byte_string_problems(
         (entry.place, entry.caption) for entries in images.values() for entry in entries
@@ -194,7 +194,7 @@ def _picture_problems(
     pictures: Path,
     there: Names | None,
 ) -> list[str]:
-    """What keeps the picture of an image from being used, if anything does."""
+    """List what keeps the picture of an image from being used."""
     path, place = PurePosixPath(name), entries[0].place
     if path.is_absolute() or ".." in path.parts:
         return [f"{place}: {name} leads out of {pictures}; expected a path inside it."]
@@ -212,7 +212,7 @@ def _usable(
     there: Names | None,
     told: list[str],
 ) -> dict[str, list[Entry]]:
-    """The images whose picture is there, each with its captions that have words."""
+    """Return the images whose picture exists, each with its non-empty captions."""
     found: dict[str, list[Entry]] = {}
     for name, entries in images.items():
         told += _empty_captions(name, entries)
@@ -228,7 +228,7 @@ def _usable(
 
 
 def read_split_lists(folder: Path) -> list[Claim]:
-    """The picture names of train.txt, dev.txt (or val.txt) and test.txt."""
+    """Read the picture names of train.txt, dev.txt (or val.txt) and test.txt."""
     files = [folder / f"{name}.txt" for name in SPLIT_NAMES if (folder / f"{name}.txt").is_file()]
     if not files:
         raise UserError(f"{folder} holds no train.txt, dev.txt or test.txt; name the split lists.")
@@ -241,7 +241,7 @@ def read_split_lists(folder: Path) -> list[Claim]:
 
 
 def settle_splits(claims: Iterable[Claim], problems: list[str]) -> dict[str, Split]:
-    """The one split of every image that has a claim."""
+    """Determine the one split of every image that has a claim."""
     settled: dict[str, Split] = {}
     first: dict[str, Claim] = {}
     for claim in claims:
@@ -261,9 +261,9 @@ def settle_splits(claims: Iterable[Claim], problems: list[str]) -> dict[str, Spl
 
 
 def share_out(pictures: Mapping[str, Path], split_of: Mapping[str, Split]) -> dict[str, Split]:
-    """A split for every image that has none: copies of one picture stay together.
+    """Assign a split to every image that has none; copies of a picture stay together.
 
-    They go where one of them is; else the first of their names is ranked for them all.
+    Copies join a copy that has a split; otherwise the first of their names is ranked for all.
     """
     unsettled = [name for name in pictures if name not in split_of]
     if not unsettled:
@@ -275,7 +275,7 @@ def share_out(pictures: Mapping[str, Path], split_of: Mapping[str, Split]) -> di
 
 
 def _first_copies(pictures: Mapping[str, Path]) -> dict[str, str]:
-    """The first name, in the order of names, of what has the same content; read if it may have."""
+    """Map names to the first name with the same content; only possible copies are read."""
     by_size: dict[int, list[str]] = {}
     for name in sorted(pictures):
         if is_file(pictures[name]):
@@ -284,13 +284,13 @@ def _first_copies(pictures: Mapping[str, Path]) -> dict[str, str]:
     for names in by_size.values():
         seen: dict[str, str] = {}
         for name in names if len(names) > 1 else ():
-            with suppress(OSError):  # extraction says what cannot be read
+            with suppress(OSError):  # extraction reports what cannot be read
                 first[name] = seen.setdefault(hash_file(pictures[name]), name)
     return first
 
 
 def rank_into_splits(names: Collection[str]) -> dict[str, Split]:
-    """80 / 10 / 10 percent of the images, ranked by a hash of their names.
+    """Split the images 80 / 10 / 10 percent, ranked by a hash of their names.
 
     The order of the file does not matter, and three images are enough to fill every split.
     """
@@ -305,7 +305,7 @@ def rank_into_splits(names: Collection[str]) -> dict[str, Split]:
 
 
 def _name_below(folder: Path, name: str) -> str:
-    """A picture's name in its folder, also where the whole path is given."""
+    """Return a picture's name in its folder, also if the whole path is given."""
     for root in (folder.absolute(), folder.resolve()):
         if Path(name).is_relative_to(root):
             return Path(name).relative_to(root).as_posix()
@@ -313,5 +313,5 @@ def _name_below(folder: Path, name: str) -> str:
 
 
 def _names_in(pictures: Path) -> list[str]:
-    """The pictures in a folder and those below it, as a captions file names them."""
+    """List the pictures in a folder and its subfolders, as a captions file names them."""
     return [path.relative_to(pictures).as_posix() for path in find_pictures(pictures).pictures]
