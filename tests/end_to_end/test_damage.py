@@ -197,7 +197,7 @@ def damage_file(file, dice, told, folder):
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_damage_changes_a_result_or_ends_in_a_traceback(intact, part, capsys):
+def test_no_damage_changes_a_result_or_ends_in_a_traceback(intact, part):
     root, place, expected = intact
     files = [
         file.relative_to(root)
@@ -216,7 +216,6 @@ def test_no_damage_changes_a_result_or_ends_in_a_traceback(intact, part, capsys)
             if after not in (REFUSED, before)
         ]
         outcomes[REFUSED if REFUSED in found else "same result"] += 1
-    with capsys.disabled():
-        print(f"\n{dict(outcomes)} of {len(files)} files, {len(wrong)} wrong")
+    print(f"{dict(outcomes)} of {len(files)} files, {len(wrong)} wrong")  # shown with -rP
     assert not wrong, wrong[0]
     assert sum(outcomes.values()) == CASES // PARTS

@@ -207,7 +207,7 @@ def test_a_file_of_ours_is_replaced_and_one_of_somebody_else_never(made, tmp_pat
     words, written = files(made)[name]
     (tmp_path / written).write_text("years of work")
     refuse(run_command(*words(tmp_path)), written, "--force")
-    refuse(run_command(*words(tmp_path), "--force"), "aoq did not write it")
+    refuse(run_command(*words(tmp_path), "--force"), "not written by aoq")
     assert (tmp_path / written).read_text() == "years of work"
     (tmp_path / written).unlink()
     for force in ((), ("--force",)):
@@ -215,4 +215,4 @@ def test_a_file_of_ours_is_replaced_and_one_of_somebody_else_never(made, tmp_pat
         assert done.returncode == 0, done.stderr
     with (tmp_path / written).open("ab") as file:  # of the same form, but no longer ours
         file.write(b"\n")
-    refuse(run_command(*words(tmp_path), "--force"), "aoq did not write it")
+    refuse(run_command(*words(tmp_path), "--force"), "not written by aoq")

@@ -46,7 +46,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Claim:
+class SplitEntry:
     """A statement that an image is in a split: a line of the captions or of a split list."""
 
     place: str
@@ -79,7 +79,7 @@ def read_records(
         raise UserError(f"{pictures} is not a folder; name the folder that holds the pictures.")
     problems: list[str] = []
     images: dict[str, list[Entry]] = {}
-    claims: list[Claim] = []
+    claims: list[SplitEntry] = []
     files = _names_in(pictures)
     there = Names(files)
     image_of: dict[str, str] = {}  # the first spelling of a file name in the captions
@@ -89,7 +89,7 @@ def read_records(
         image = image_of.setdefault(there.find(name) or name, name)
         images.setdefault(image, []).append(entry)
         if entry.split and splits is None:
-            claims.append(Claim(entry.place, image, entry.split))
+            claims.append(SplitEntry(entry.place, image, entry.split))
     if splits is None:
         unused = [name for name in files if name not in image_of]
         reason = f"without a caption in {captions_file}"
@@ -127,7 +127,7 @@ def read_records(
     return records
 
 
-def _unmentioned(listed: Iterable[Claim], captioned: Names, captions_file: Path) -> list[str]:
+def _unmentioned(listed: Iterable[SplitEntry], captioned: Names, captions_file: Path) -> list[str]:
     """Report pictures of the split lists that have no caption."""
     return [
         f"{claim.place}: {claim.image} has no caption in {captions_file}; "
@@ -227,23 +227,23 @@ def _usable(
 # Splits
 
 
-def read_split_lists(folder: Path) -> list[Claim]:
+def read_split_lists(folder: Path) -> list[SplitEntry]:
     """Read the picture names of train.txt, dev.txt (or val.txt) and test.txt."""
     files = [folder / f"{name}.txt" for name in SPLIT_NAMES if (folder / f"{name}.txt").is_file()]
     if not files:
         raise UserError(f"{folder} holds no train.txt, dev.txt or test.txt; name the split lists.")
     return [
-        Claim(f"{file}, line {number}", normal_name(line), file.stem)
+        SplitEntry(f"{file}, line {number}", normal_name(line), file.stem)
         for file in files
         for number, line in enumerate(read_lines(file), start=1)
         if line
     ]
 
 
-def settle_splits(claims: Iterable[Claim], problems: list[str]) -> dict[str, Split]:
+def settle_splits(claims: Iterable[SplitEntry], problems: list[str]) -> dict[str, Split]:
     """Determine the one split of every image that has a claim."""
     settled: dict[str, Split] = {}
-    first: dict[str, Claim] = {}
+    first: dict[str, SplitEntry] = {}
     for claim in claims:
         split = SPLIT_NAMES.get(claim.split.strip().lower())
         if split is None:
