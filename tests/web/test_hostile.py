@@ -219,7 +219,10 @@ def test_rubbish_after_an_answer_ends_the_connection_without_a_traceback(server,
     place = urlsplit(server)
     with socket.create_connection((place.hostname, place.port), timeout=10) as connection:
         connection.sendall(head.encode())
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 405 ")
+        answer = b""
+        while not answer.endswith(b"}"):  # head and body may come one after the other
+            answer += connection.recv(65_536)
+        assert answer.startswith(b"HTTP/1.1 405 ")
         connection.sendall(b"no number\r\n")
         with suppress(ConnectionError):
             assert connection.recv(65_536) == b""
