@@ -113,12 +113,12 @@ class Report:
 
 
 def error(title: str, places: Sequence[str], advice: str = "") -> list[Finding]:
-    """Return a finding that must be fixed, or none if there are no places."""
+    """Return a list with one finding that must be fixed; empty if `places` is empty."""
     return _finding(title, places, advice, is_error=True)
 
 
 def warning(title: str, places: Sequence[str], advice: str = "") -> list[Finding]:
-    """Return a finding for users to judge, or none if there are no places."""
+    """Return a list with one finding for users to judge; empty if `places` is empty."""
     return _finding(title, places, advice, is_error=False)
 
 
