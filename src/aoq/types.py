@@ -175,14 +175,20 @@ def _require_pairs(pairs: npt.NDArray[np.generic]) -> None:
 
 @dataclass(frozen=True)
 class Texts:
-    """Word ids of some texts, padded at the end: `<start> w1 ... wn <end> <pad> ...`."""
+    """Word ids of some texts, padded at the end: `<start> w1 ... wn <end> <pad> ...`.
+
+    `vectors` is what a frozen text tower makes of them, where that was computed before.
+    """
 
     tokens: Tensor  # (B, T)
     lengths: Tensor  # (B,)
+    vectors: Tensor | None = None  # (B, F)
 
     def __post_init__(self) -> None:
         require_tensor("tokens", self.tokens, ("B", "T"), of="int")
         require_tensor("lengths", self.lengths, (len(self.tokens),), of="int")
+        if self.vectors is not None:
+            require_tensor("vectors", self.vectors, (len(self.tokens), "F"), of="fraction")
 
     @property
     def mask(self) -> Tensor:
@@ -193,10 +199,12 @@ class Texts:
         return positions < self.lengths[:, None]
 
     def __getitem__(self, rows: Tensor) -> Texts:
-        return Texts(self.tokens[rows], self.lengths[rows])
+        vectors = None if self.vectors is None else self.vectors[rows]
+        return Texts(self.tokens[rows], self.lengths[rows], vectors)
 
     def to(self, device: str | device) -> Texts:
-        return Texts(self.tokens.to(device), self.lengths.to(device))
+        vectors = None if self.vectors is None else self.vectors.to(device)
+        return Texts(self.tokens.to(device), self.lengths.to(device), vectors)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from aoq.errors import UserError
 from aoq.manifest import read_checked
@@ -55,6 +55,7 @@ class Vocabulary:
     """All known words; the position of a word is its id."""
 
     words: tuple[str, ...]
+    pad: ClassVar[int] = PAD
 
     @classmethod
     def build(cls, captions: Iterable[str], *, min_count: int = 4) -> Vocabulary:
@@ -77,6 +78,12 @@ class Vocabulary:
         """Return `<start> w1 ... wn <end>` as ids."""
         known = self.ids
         return [START, *(known.get(word, UNKNOWN) for word in tokenize(caption)), END]
+
+    def split(self, text: str) -> list[str]:
+        return tokenize(text)
+
+    def knows(self, word: str) -> bool:
+        return word in self.ids
 
     def save(self, path: Path | str) -> None:
         """Write the JSON that SCAN and BFAN read."""

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from aoq.errors import UserError, raise_problems
-from aoq.features.backbones import GRID, Regions
+from aoq.features.backbones import Regions
 from aoq.features.pictures import (
     Canvas,
     Fault,
@@ -39,7 +39,7 @@ from aoq.features.pictures import (
     find_fault,
     unreadable,
 )
-from aoq.features.regions import RegionSource, one_core_each, pool_regions
+from aoq.features.regions import RegionSource, one_core_each
 from aoq.parsing import is_text
 from aoq.progress import progress_bar, track, warn
 from aoq.storage import atomic_file, cache_folder, hash_file, hash_parts
@@ -124,7 +124,7 @@ def extract_pictures(
     """
     places = _find_places(pictures, source)
     picture_of = {at: picture for picture, at in places.items() if isinstance(at, Path)}
-    widths = {place: _kept_width(place) for place in picture_of}
+    widths = {place: _kept_width(place, source) for place in picture_of}
     missing = {place: picture for place, picture in picture_of.items() if not widths[place]}
     broken = {place: fault for place, picture in missing.items() if (fault := find_fault(picture))}
     if not skip:
@@ -141,12 +141,12 @@ def extract_pictures(
 
 def load_regions(place: Path, source: RegionSource) -> Regions:
     """Load cached regions of a picture, pooled to the grid of `source`. (R, F)"""
-    kept = _open_kept(place)
+    kept = _open_kept(place, source)
     if kept is None:
         raise UserError(
             f"{place} in the cache is damaged or gone; start again, and it is extracted again."
         )
-    return pool_regions(kept, source.grid)
+    return source.pool(kept)
 
 
 # The cache
@@ -192,9 +192,9 @@ def _divide(places: dict[Path, Path | Fault], broken: dict[Path, Fault]) -> Extr
     return Extraction(stored, skipped)
 
 
-def _kept_width(place: Path) -> int:
+def _kept_width(place: Path, source: RegionSource) -> int:
     """Return the features per region of a cached file; 0 if there is no usable one."""
-    kept = _open_kept(place)
+    kept = _open_kept(place, source)
     return 0 if kept is None else kept.shape[1]
 
 
@@ -206,7 +206,7 @@ def _keep(place: Path, rows: Regions) -> None:
         temporary.write_bytes(buffer.getvalue() + hash_parts(buffer.getbuffer()).encode())
 
 
-def _open_kept(place: Path) -> Regions | None:
+def _open_kept(place: Path, source: RegionSource) -> Regions | None:
     """Read a cached file; None if it is missing, damaged or of another shape."""
     try:
         content = place.read_bytes()
@@ -215,8 +215,8 @@ def _open_kept(place: Path) -> Regions | None:
         kept: Regions = np.load(BytesIO(content), allow_pickle=False)
     except Exception:  # damaged files make NumPy raise almost anything
         return None
-    is_ours = kept.dtype == np.float16 and kept.ndim == 2 and len(kept) == GRID * GRID
-    return kept if is_ours else None
+    is_ours = kept.dtype in (np.float16, np.float32) and kept.ndim == 2
+    return kept if is_ours and len(kept) == source.n_computed else None
 
 
 # Decoding and computing

@@ -2,7 +2,7 @@
 
 A picture is opened by its content, never by its name, as one of a few formats, and its header is
 checked before anything is decoded: small files can claim to be enormous. Any pixel format becomes
-upright RGB, squashed to the square that a network expects. Every fault of a file is reported as a
+upright RGB in the square that a network expects. Every fault of a file is reported as a
 `PictureError`, because damaged files make decoders raise almost anything.
 """
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MAX_PIXELS = 100_000_000
 MAX_SIDE = 65_535  # maximum of a JPEG; resizing takes memory in proportion
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+_LONGEST = 8  # long side over short side of what is scaled before it is cut
 _ORIENTATION = 0x0112  # the Exif tag; below, the operations that undo its values
 _TRANSPOSITIONS = {
     2: "FLIP_LEFT_RIGHT",
@@ -51,10 +52,31 @@ Pixels = npt.NDArray[np.uint8]  # (side, side, 3)
 
 @dataclass(frozen=True)
 class Canvas:
-    """The square to which pictures are squashed for a network."""
+    """The square that a network sees: the whole picture squashed, or the middle of it."""
 
     side: int
     resample: int = 3  # PIL.Image.Resampling.BICUBIC
+    shortest: int | None = None
+    "Scale the shorter side to this length and cut the square from the middle; none: squash."
+
+    def fill(self, image: Image) -> Image:
+        """Fit an upright picture to the square."""
+        if self.shortest is None:
+            return image.resize((self.side, self.side), self.resample)
+        image = _without_far_ends(image)
+        short = min(image.size)
+        width, height = (int(self.shortest * length / short) for length in image.size)
+        scaled = image.resize((width, height), self.resample)
+        left, top = (width - self.side) // 2, (height - self.side) // 2
+        return scaled.crop((left, top, left + self.side, top + self.side))
+
+
+def _without_far_ends(image: Image) -> Image:
+    """Cut a very long picture to its middle: scaled by its short side it would be enormous."""
+    longest = _LONGEST * min(image.size)
+    width, height = (min(length, longest) for length in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 @dataclass(frozen=True)
@@ -97,12 +119,12 @@ def unreadable(error: Exception) -> Fault:
 
 
 def decode(picture: Picture, canvas: Canvas, *, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """Decode a picture of any format to RGB, upright, squashed. (side, side, 3)"""
+    """Decode a picture of any format to RGB, upright, in the network's square. (side, side, 3)"""
     with open_picture(picture, max_pixels=max_pixels) as image, _refuse_damaged(picture):
-        image.draft("RGB", (2 * canvas.side, 2 * canvas.side))  # decode large JPEGs at reduced size
+        side = 2 * max(canvas.side, canvas.shortest or 0)
+        image.draft("RGB", (side, side))  # decode large JPEGs at reduced size
         image.load()  # some formats have their Exif data at the end
-        squashed = upright(image).resize((canvas.side, canvas.side), canvas.resample)
-    return np.asarray(squashed)
+        return np.asarray(canvas.fill(upright(image)))
 
 
 def load_picture(picture: Picture) -> Image:

@@ -2,17 +2,18 @@
 
 A model learns from the regions of one backbone, and later pictures must be processed identically,
 to the last weight. `RegionSource` states how, is saved with every data set that was built from
-pictures, and `PictureReader` applies it to a single picture at a time. Boxes are shares of the
-picture's width and height, so that they are valid at any display size.
+pictures, and `PictureReader` applies it to a single picture at a time. A network's own vector of
+the whole picture counts as one region. Boxes are shares of the picture's width and height, so that
+they are valid at any display size.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Barrier
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from aoq.features.backbones import (
     DEFAULT_ID,
     GRID,
     Backbone,
+    Output,
     Regions,
     load_backbone,
 )
@@ -38,12 +40,15 @@ Boxes = npt.NDArray[np.float32]  # (..., R, 4): left, top, right, bottom, shares
 class RegionSource:
     """How pictures were turned into regions, so that other pictures get the same treatment."""
 
-    backbone: str = DEFAULT_BACKBONE
-    "`efficientnet-lite0`, or a vision model of transformers: its name on the hub, or its folder."
+    backbone: str = field(default=DEFAULT_BACKBONE, compare=False)
+    """`efficientnet-lite0`, or a vision model of transformers: its name on the hub, or its folder,
+    which may have another place on another machine."""
     id: str = DEFAULT_ID
     "Network, weights and cached grid: the key of features in the cache."
     grid: int = GRID
     "Cells per side, after pooling."
+    output: Output = "patches"
+    "Cells of a grid, or the network's own vector as the one region."
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:  # its cells would cut those in the cache
@@ -53,38 +58,51 @@ class RegionSource:
             )
 
     @classmethod
-    def of_backbone(cls, name: str = DEFAULT_BACKBONE, *, grid: int = GRID) -> Self:
+    def of_backbone(
+        cls, name: str = DEFAULT_BACKBONE, *, grid: int = GRID, output: Output = "patches"
+    ) -> Self:
         """Describe the regions that a backbone makes with its current weights."""
-        if name == DEFAULT_BACKBONE:
+        if name == DEFAULT_BACKBONE and output == "patches":
             return cls(name, DEFAULT_ID, grid)
         if Path(name).is_dir():
             name = str(Path(name).resolve())
-        return cls(name, load_backbone(name).id, grid)
+        grid = 1 if output == "pooled" else grid
+        return cls(name, load_backbone(name, output).id, grid, output)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """Read what `as_dict` wrote; raise a `UserError` for anything else."""
         backbone, source_id, grid = (fields.get(name) for name in ("backbone", "id", "grid"))
+        output = fields.get("output", "patches")
         named = isinstance(backbone, str) and isinstance(source_id, str)
-        if not named or type(grid) is not int:
+        if not named or type(grid) is not int or output not in get_args(Output):
             raise UserError(
                 f"{shown(fields)} is not a source of regions; expected the backbone, its id and a "
                 "grid; build the data set again."
             )
-        return cls(str(backbone), str(source_id), grid)
+        return cls(str(backbone), str(source_id), grid, output)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def load(self) -> Backbone:
         """Load the network that made the regions; raise a `UserError` if it has changed."""
-        backbone = load_backbone(self.backbone)
+        backbone = load_backbone(self.backbone, self.output)
         if backbone.id != self.id:
             raise UserError(
                 f"{self.backbone} is not the network that made the features: it is {backbone.id}; "
                 f"expected {self.id}; restore its weights, or build the data set again."
             )
         return backbone
+
+    @property
+    def n_computed(self) -> int:
+        """Regions that the network computes and the cache keeps."""
+        return 1 if self.output == "pooled" else GRID * GRID
+
+    def pool(self, computed: Regions) -> Regions:
+        """Return the regions of a picture from those that the network computes. (R, F)"""
+        return computed if self.output == "pooled" else pool_regions(computed, self.grid)
 
 
 DEFAULT_SOURCE = RegionSource()
@@ -100,7 +118,7 @@ class PictureReader:
 
     def __init__(self, source: RegionSource, *, threads: int | None = None) -> None:
         self._backbone = source.load()
-        self._grid = source.grid
+        self._source = source
         self._cores = one_core_each(threads)
 
     @property
@@ -118,7 +136,7 @@ class PictureReader:
     def _read(self, picture: Picture | Pixels) -> Regions:
         if not isinstance(picture, np.ndarray):
             picture = decode(picture, self.canvas)
-        return pool_regions(self._backbone([picture])[0], self._grid)
+        return self._source.pool(self._backbone([picture])[0])
 
 
 def one_core_each(threads: int | None = None) -> ThreadPoolExecutor:

@@ -1,0 +1,197 @@
+"""Opens pretrained networks of Hugging Face's transformers, by hub name or folder.
+
+A network that is a half of a dual encoder is opened alone, with its projection to the joint space
+if that is wanted. What is in a folder or in the cache of the hub is opened without a connection.
+Weights are read from safetensors only and no code of a model's repository is ever run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from aoq.errors import UserError, require_packages
+from aoq.features.backbones import DEFAULT_BACKBONE
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Half = Literal["vision", "text"]
+Loaded = TypeVar("Loaded")
+_OTHER_HALF = {"vision": ("text",), "text": ("vis", "image", "pixel")}  # in names of its parts
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a pretrained network is used for, as messages say it."""
+
+    noun: str
+    expected: str
+    instead: str = ""
+    "What needs no download, if there is something."
+
+
+VISION = Role(
+    "a backbone",
+    "a vision model of transformers with its preprocessor_config.json and safetensors weights",
+    f"{DEFAULT_BACKBONE}, ",
+)
+TEXT = Role(
+    "a text tower", "a text model of transformers with its tokenizer and safetensors weights"
+)
+DUAL = Role(
+    "a dual encoder",
+    "a CLIP, a SigLIP or another image-text model of transformers with safetensors weights",
+)
+
+
+def unusable(name: str, reason: object, role: Role) -> UserError:
+    in_short = " ".join(str(reason).split()).partition(". ")[0][:200].removesuffix(".")
+    return UserError(
+        f"{name} cannot be used as {role.noun} ({in_short}); expected {role.expected}."
+    )
+
+
+def load_processor(name: str, role: Role = VISION) -> Any:
+    """Load the preprocessing of pictures that belongs to a model."""
+    return _load(name, "AutoImageProcessor", role)
+
+
+def load_tokenizer(name: str, role: Role = TEXT) -> Any:
+    """Load the tokenizer that belongs to a model."""
+    return _load(name, "AutoTokenizer", role)
+
+
+def load_config(name: str, role: Role) -> Any:
+    """Load the description of a model."""
+    return _load(name, "AutoConfig", role)
+
+
+def load_dual_encoder(name: str) -> tuple[nn.Module, set[str]]:
+    """Load a whole dual encoder, and the names of weights that its files lack."""
+    model, missing = _open_network(name, DUAL)
+    if not _is_dual(model):
+        raise unusable(name, f"it is a {type(model).__name__}, without the two towers", DUAL)
+    return model, missing
+
+
+def load_half(name: str, half: Half, *, projected: bool, role: Role) -> tuple[nn.Module, set[str]]:
+    """Load one network, or one half of a dual encoder, in evaluation mode.
+
+    Also returns the names of weights that its files lack. With `projected`, the vector of a dual
+    encoder's half is the one that it compares with the other half's.
+    """
+    model, missing = _open_network(name, role, projected=projected)
+    if projected and _is_dual(model):
+        return _without_other_half(model, half), missing
+    inner = {"vision": "vision_model", "text": "text_model"}[half]
+    if not projected and hasattr(model, inner):
+        missing = {key.removeprefix(f"{inner}.") for key in missing}
+        model = getattr(model, inner)
+    return model, missing & model.state_dict().keys()
+
+
+def _is_dual(model: Any) -> bool:
+    return hasattr(model, "get_image_features") and hasattr(model, "get_text_features")
+
+
+def _without_other_half(model: nn.Module, half: Half) -> nn.Module:
+    """Return a dual encoder whose call is that of one half; the other one is dropped."""
+    from torch import nn
+
+    class Features(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, **inputs: Any) -> Any:
+            of_half: Any = {"vision": "get_image_features", "text": "get_text_features"}
+            return getattr(self.model, of_half[half])(**inputs)
+
+    for name, _ in [*model.named_children()]:
+        if any(mark in name for mark in _OTHER_HALF[half]):
+            delattr(model, name)
+    return Features()
+
+
+def _open_network(name: str, role: Role, *, projected: bool = False) -> tuple[Any, set[str]]:
+    import torch
+
+    def read(transformers: Any, where: dict[str, Any]) -> tuple[Any, set[str]]:
+        config = transformers.AutoConfig.from_pretrained(name, **where)
+        kind = transformers.AutoModel
+        architecture = next(iter(config.architectures or ()), "")
+        if projected and architecture.endswith("WithProjection"):
+            kind = getattr(transformers, architecture, kind)
+        model, report = kind.from_pretrained(
+            name, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **where
+        )
+        return model.eval(), set(report["missing_keys"])
+
+    return _read(name, read, role)
+
+
+def _load(name: str, kind: str, role: Role) -> Any:
+    return _read(
+        name, lambda library, where: getattr(library, kind).from_pretrained(name, **where), role
+    )
+
+
+def _read(name: str, read: Callable[[Any, dict[str, Any]], Loaded], role: Role) -> Loaded:
+    """Read from a folder or the cache of the hub, else from the hub."""
+    require_packages("transformers", extra="transformers")
+    transformers = import_module("transformers")
+    where = {"local_files_only": True, "trust_remote_code": False}
+    with _quiet_transformers():
+        try:
+            return read(transformers, where)
+        except OSError as error:
+            if Path(name).is_dir():
+                raise unusable(name, error, role) from error
+        except Exception as error:  # models raise almost anything
+            raise unusable(name, error, role) from error
+        _require_on_hub(name, role)
+        try:
+            return read(transformers, {**where, "local_files_only": False})
+        except Exception as error:
+            raise unusable(name, error, role) from error
+
+
+def _require_on_hub(name: str, role: Role) -> None:
+    """Raise a `UserError` if the hub does not know a name, or cannot be reached."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    try:
+        HfApi().model_info(name, timeout=10)
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise UserError(
+            f"{name} is neither a folder nor a model on the hub of Hugging Face; expected "
+            f"{role.instead}the name of {role.expected}, or its folder."
+        ) from error
+    except Exception as error:
+        offline = f", or use {role.instead}which needs no connection" if role.instead else ""
+        raise UserError(
+            f"{name} is not a folder and not in the cache of Hugging Face, and the hub cannot be "
+            "reached; download the model on a connected machine and name its folder, set "
+            f"HF_ENDPOINT to a mirror or HF_HOME to a cache that holds it{offline}."
+        ) from error
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Suppress transformers' progress bars and warnings while a model is loaded."""
+    logging: Any = import_module("transformers.utils.logging")
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
