@@ -20,7 +20,11 @@ LossName = Literal[
 ]
 RoundName = Literal["one", "two"]
 Behaviour = Literal["paper", "official"]
-ModelName = Literal["vsrn", "scan", "bfan", "vse", "own"]
+ModelName = Literal["vsrn", "scan", "bfan", "vse", "towers", "own"]
+Learning = Literal["heads", "top", "lora", "full"]
+Pooling = Literal["own", "cls", "mean", "generalised"]
+HeadKind = Literal["none", "linear", "residual"]
+TowerPrecision = Literal["float32", "bfloat16"]
 Direction = Literal["t2i", "i2t"]
 RawNorm = Literal[
     "clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "softmax", "clipped", "no_norm"
@@ -61,7 +65,8 @@ class ModelConfig:
     """The model and its widths."""
 
     name: ModelName = "vsrn"
-    "vsrn, scan, bfan, vse (mean-pooled regions: the cheap one), or own: a model built in Python."
+    """vsrn, scan, bfan, vse (mean-pooled regions: the cheap one), towers (pretrained encoders), or
+    own: a model built in Python."""
     joint_width: int = 2048
     "Width of the joint space (D)."
     word_width: int = 300
@@ -92,10 +97,53 @@ class ModelConfig:
     "SCAN: weight-normed projection of the regions."
     focal: Focal = "prob"
     "BFAN: which attention weights are dropped."
+    words: str = "gru"
+    """VSRN, SCAN, BFAN, VSE: what reads the words: gru, or a frozen text model of transformers, by
+    its name on the hub or its folder."""
+    image: str = ""
+    "towers: image tower: a vision model or dual encoder of transformers, its hub name or folder."
+    text: str = ""
+    "towers: text tower; none: that of `image`, a dual encoder."
+    learn: Learning = "heads"
+    """towers: what learns: heads (the towers are frozen), top (and the last blocks), lora (and
+    low-rank adapters of the last blocks), full (everything)."""
+    image_blocks: int = 2
+    "towers, top and lora: last blocks of the image tower that learn; those before are frozen."
+    text_blocks: int = 2
+    "towers, top and lora: last blocks of the text tower that learn."
+    lora_rank: int = 8
+    "towers, lora: rank of the adapters."
+    image_pooling: Pooling = "own"
+    "towers: own (the tower's pooler and projection), cls, mean, generalised (as VSE-infinity)."
+    text_pooling: Pooling = "own"
+    "towers: the same for texts."
+    head: HeadKind = "residual"
+    "towers: none (for a dual encoder as it is), linear, or residual (linear plus two layers)."
+    head_width: int = 1024
+    "towers: hidden width of a residual head."
+    head_dropout: float = 0.3
+    "towers: dropout of a residual head."
+    prompt: str = "{}"
+    "towers: what a text is put into before it is read, such as 'a photo of {}'."
+    image_precision: TowerPrecision = "float32"
+    "towers: precision of the frozen image tower; bfloat16 is faster where it is native."
 
     def __post_init__(self) -> None:
         settle_types(self)
-        _require_counts(self, "joint_width", "word_width", "caption_width")
+        _require_counts(self, "joint_width", "word_width", "caption_width", "lora_rank")
+        _require_counts(self, "image_blocks", "text_blocks", "head_width")
+        _require(
+            0 <= self.head_dropout < 1,
+            f"model.head_dropout is {self.head_dropout}; it has to lie in [0, 1).",
+        )
+        _require(
+            self.prompt.count("{}") == 1,
+            f"model.prompt is {self.prompt!r}; expected a text with {{}} where each text goes.",
+        )
+        _require(
+            self.name != "towers" or bool(self.image),
+            "model.image is empty; name the image tower, a model on the hub or a folder.",
+        )
         _require(
             self.caption_max_words >= 2,
             f"model.caption_max_words is {self.caption_max_words}; <start> and <end> need 2.",
@@ -114,6 +162,22 @@ class ModelConfig:
             0 <= self.caption_weight < math.inf,
             f"model.caption_weight is {self.caption_weight}; it has to be finite and at least 0.",
         )
+
+    @property
+    def text_model(self) -> str:
+        """The pretrained text model that reads the texts; empty: words of a vocabulary are read."""
+        if self.name == "towers":
+            return self.text or self.image
+        return "" if self.words == "gru" else self.words
+
+    def resolved(self) -> ModelConfig:
+        """Return these settings with absolute paths of towers that are folders."""
+
+        def absolute(name: str) -> str:
+            return str(Path(name).absolute()) if name and Path(name).is_dir() else name
+
+        names = {name: absolute(getattr(self, name)) for name in ("image", "text", "words")}
+        return replace(self, **names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,7 +415,12 @@ class Recipe:
         def absolute(path: str) -> str:
             return str(Path(path).absolute()) if path else path
 
-        return replace(self, data=absolute(self.data), candidates=absolute(self.candidates))
+        return replace(
+            self,
+            data=absolute(self.data),
+            candidates=absolute(self.candidates),
+            model=self.model.resolved(),
+        )
 
     @property
     def last_round(self) -> RoundName:

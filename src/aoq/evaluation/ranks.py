@@ -29,7 +29,7 @@ from aoq.types import Ids, Positives, require_tensor
 E = TypeVar("E")
 TIE = 1e-6
 _MATRIX = "score_matrix(images, texts)"
-_PAIRS_AT_ONCE = 64  # pairs whose right scores come from one small block
+_PAIRS_AT_ONCE = 256  # pairs whose right scores come from one small block
 
 
 @dataclass(frozen=True)

@@ -140,13 +140,13 @@ def extract_pictures(
 
 
 def load_regions(place: Path, source: RegionSource) -> Regions:
-    """Load cached regions of a picture, pooled to the grid of `source`. (R, F)"""
+    """Load the cached features of a picture, as `source` makes them. (R, F), (3, S, S)"""
     kept = _open_kept(place, source)
     if kept is None:
         raise UserError(
             f"{place} in the cache is damaged or gone; start again, and it is extracted again."
         )
-    return source.pool(kept)
+    return source.finish(kept)
 
 
 # The cache
@@ -215,8 +215,8 @@ def _open_kept(place: Path, source: RegionSource) -> Regions | None:
         kept: Regions = np.load(BytesIO(content), allow_pickle=False)
     except Exception:  # damaged files make NumPy raise almost anything
         return None
-    is_ours = kept.dtype in (np.float16, np.float32) and kept.ndim == 2
-    return kept if is_ours and len(kept) == source.n_computed else None
+    is_ours = kept.dtype in (np.float16, np.float32, np.uint8)
+    return kept if is_ours and source.fits(kept) else None
 
 
 # Decoding and computing

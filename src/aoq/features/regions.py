@@ -3,7 +3,7 @@
 A model learns from the regions of one backbone, and later pictures must be processed identically,
 to the last weight. `RegionSource` states how, is saved with every data set that was built from
 pictures, and `PictureReader` applies it to a single picture at a time. A network's own vector of
-the whole picture counts as one region. Boxes are shares of the picture's width and height, so that
+the whole picture counts as one region, and each state of a transformer as one. Boxes are shares of the picture's width and height, so that
 they are valid at any display size.
 """
 
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from math import isqrt
 from pathlib import Path
 from threading import Barrier
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from aoq.features.backbones import (
     DEFAULT_BACKBONE,
     DEFAULT_ID,
     GRID,
+    PATCHES,
     Backbone,
     Output,
     Regions,
@@ -47,8 +49,8 @@ class RegionSource:
     "Network, weights and cached grid: the key of features in the cache."
     grid: int = GRID
     "Cells per side, after pooling."
-    output: Output = "patches"
-    "Cells of a grid, or the network's own vector as the one region."
+    output: str = "patches"
+    "Cells of a grid, the network's own vector, states that reach a block, or pixels (`Output`)."
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:  # its cells would cut those in the cache
@@ -59,35 +61,35 @@ class RegionSource:
 
     @classmethod
     def of_backbone(
-        cls, name: str = DEFAULT_BACKBONE, *, grid: int = GRID, output: Output = "patches"
+        cls, name: str = DEFAULT_BACKBONE, *, grid: int = GRID, output: Output = PATCHES
     ) -> Self:
         """Describe the regions that a backbone makes with its current weights."""
-        if name == DEFAULT_BACKBONE and output == "patches":
+        if name == DEFAULT_BACKBONE and output == PATCHES:
             return cls(name, DEFAULT_ID, grid)
         if Path(name).is_dir():
             name = str(Path(name).resolve())
-        grid = 1 if output == "pooled" else grid
-        return cls(name, load_backbone(name, output).id, grid, output)
+        grid = grid if output.kind == "patches" else 1
+        return cls(name, load_backbone(name, output).id, grid, str(output))
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """Read what `as_dict` wrote; raise a `UserError` for anything else."""
         backbone, source_id, grid = (fields.get(name) for name in ("backbone", "id", "grid"))
-        output = fields.get("output", "patches")
         named = isinstance(backbone, str) and isinstance(source_id, str)
-        if not named or type(grid) is not int or output not in get_args(Output):
+        output = Output.parse(fields.get("output", "patches"))
+        if not named or type(grid) is not int:
             raise UserError(
                 f"{shown(fields)} is not a source of regions; expected the backbone, its id and a "
                 "grid; build the data set again."
             )
-        return cls(str(backbone), str(source_id), grid, output)
+        return cls(str(backbone), str(source_id), grid, str(output))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def load(self) -> Backbone:
         """Load the network that made the regions; raise a `UserError` if it has changed."""
-        backbone = load_backbone(self.backbone, self.output)
+        backbone = load_backbone(self.backbone, Output.parse(self.output))
         if backbone.id != self.id:
             raise UserError(
                 f"{self.backbone} is not the network that made the features: it is {backbone.id}; "
@@ -96,13 +98,24 @@ class RegionSource:
         return backbone
 
     @property
-    def n_computed(self) -> int:
-        """Regions that the network computes and the cache keeps."""
-        return 1 if self.output == "pooled" else GRID * GRID
+    def is_grid(self) -> bool:
+        """Whether the regions are cells, places in the picture that can be shown."""
+        return Output.parse(self.output).kind == "patches"
 
-    def pool(self, computed: Regions) -> Regions:
-        """Return the regions of a picture from those that the network computes. (R, F)"""
-        return computed if self.output == "pooled" else pool_regions(computed, self.grid)
+    def fits(self, computed: Regions) -> bool:
+        """Return whether an array can be what the network computes of one picture."""
+        rows = {"patches": GRID * GRID, "pooled": 1, "pixels": 3}
+        return computed.ndim == 2 and len(computed) == rows.get(
+            Output.parse(self.output).kind, len(computed)
+        )
+
+    def finish(self, computed: Regions) -> Regions:
+        """Make the features of a picture from what the network computes. (R, F), (3, S, S)"""
+        kind = Output.parse(self.output).kind
+        if kind == "pixels":
+            side = isqrt(computed.shape[1])
+            return computed.reshape(3, side, side)
+        return pool_regions(computed, self.grid) if kind == "patches" else computed
 
 
 DEFAULT_SOURCE = RegionSource()
@@ -136,7 +149,7 @@ class PictureReader:
     def _read(self, picture: Picture | Pixels) -> Regions:
         if not isinstance(picture, np.ndarray):
             picture = decode(picture, self.canvas)
-        return self._source.pool(self._backbone([picture])[0])
+        return self._source.finish(self._backbone([picture])[0])
 
 
 def one_core_each(threads: int | None = None) -> ThreadPoolExecutor:

@@ -10,6 +10,7 @@ weights that make its regions and of its preprocessing, so that features of two 
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import isqrt
 from pathlib import Path
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aoq.errors import UserError, require_packages
-from aoq.features.backbones import GRID, Output, Regions
+from aoq.features.backbones import GRID, PATCHES, Output, Regions
+from aoq.features.blocks import BeforeBlock, find_blocks
 from aoq.features.pictures import Canvas, Pixels
-from aoq.features.pretrained import VISION, load_half, load_processor, unusable
+from aoq.features.pretrained import VISION, Role, load_half, load_processor, unusable
 from aoq.storage import hash_parts
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 DIGITS = 12  # of the hash, in the id
 
@@ -32,33 +34,45 @@ DIGITS = 12  # of the hash, in the id
 class VisionModel:
     """A vision model, or the vision half of an image-text model."""
 
-    def __init__(self, name: str, output: Output = "patches") -> None:
+    def __init__(self, name: str, output: Output = PATCHES) -> None:
         require_packages("transformers", extra="transformers")
         self._name = name
         self._output = output
-        self.network, self._processor, unused = _load(name, output)
-        self.canvas = _canvas(name, self._processor, whole=output == "patches")
-        kind = "pooled" if output == "pooled" else f"{GRID}x{GRID}"
-        digest = _hash_model(self.network, self._processor, without=unused)
+        self.network, self.processor, unused = _load(name, output)
+        self.canvas = canvas_of(name, self.processor, whole=output.kind == "patches")
+        kind = f"{GRID}x{GRID}" if output.kind == "patches" else str(output)
+        digest = _hash_model(self.network, self.processor, without=unused)
         self.id = f"{Path(name).name}-{digest[:DIGITS]}-{kind}"
         self.width = self._look_at_nothing().shape[2]
 
     def __call__(self, pixels: list[Pixels], /) -> Regions:
         import torch
 
-        with torch.inference_mode():
+        if self._output.kind == "pixels":
+            flat = np.stack(pixels).transpose(0, 3, 1, 2)
+            return flat.reshape(len(pixels), 3, -1)
+        with torch.inference_mode(), self._precision():
             seen = self.network(pixel_values=self.prepare(pixels))
-            if self._output == "pooled":
-                rows: Regions = pooled_vector(seen)[:, None].numpy()  # (B, 1, F)
-            else:
-                rows = _grid_of(seen.last_hidden_state)
+        rows: Regions
+        if self._output.kind == "pooled":
+            rows = pooled_vector(seen)[:, None].float().numpy()  # (B, 1, F)
+        elif self._output.kind == "states":
+            rows = seen.to(torch.float16).numpy()  # (B, L, F)
+        else:
+            rows = _grid_of(seen.last_hidden_state)
         return rows
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        import torch
+
+        low = self._output.precision == "bfloat16"
+        return torch.autocast("cpu", torch.bfloat16) if low else nullcontext()
 
     def prepare(self, pixels: list[Pixels]) -> Tensor:
         """Scale and normalise decoded pictures as the model expects. (B, 3, side, side)"""
         steps = ("do_resize", "do_center_crop")  # done when the picture was decoded
-        done = {step: False for step in steps if getattr(self._processor, step, None)}
-        ready: Tensor = self._processor(images=pixels, return_tensors="pt", **done)["pixel_values"]
+        done = {step: False for step in steps if getattr(self.processor, step, None)}
+        ready: Tensor = self.processor(images=pixels, return_tensors="pt", **done)["pixel_values"]
         return ready
 
     def _look_at_nothing(self) -> Regions:
@@ -115,18 +129,32 @@ def as_map(seen: Tensor) -> Tensor:
 
 
 def _load(name: str, output: Output) -> tuple[Any, Any, set[str]]:
-    """Load model, image processor, and the names of weights that are missing in the file."""
+    """Load network, image processor, and the names of weights that are missing in the file."""
     processor = load_processor(name)
-    model, missing = load_half(name, "vision", projected=output == "pooled", role=VISION)
+    if output.kind == "pixels":
+        return None, processor, set()
+    model, missing = load_half(name, "vision", projected=output.kind != "patches", role=VISION)
     # Regions are not pooled, so a pooler without weights does no harm.
-    needed = [key for key in sorted(missing) if output == "pooled" or "pooler" not in key]
+    needed = [key for key in sorted(missing) if output.kind == "pooled" or "pooler" not in key]
     if needed:
         reason = f"its weights are incomplete, {needed[0]} is missing"
         raise unusable(name, reason, VISION)
+    if output.kind == "states":
+        model = BeforeBlock(model, require_blocks(name, model, VISION, at_least=output.block))
     return model, processor, missing
 
 
-def _canvas(name: str, processor: Any, *, whole: bool) -> Canvas:
+def require_blocks(name: str, network: nn.Module, role: Role, *, at_least: int) -> int:
+    """Return `at_least`, if a network has so many blocks at which it can be split."""
+    blocks = find_blocks(network)
+    if blocks is None:
+        raise unusable(name, "it has no list of equal blocks at which it could be split", role)
+    if len(blocks) < at_least:
+        raise unusable(name, f"it has {len(blocks)} blocks, not {at_least}", role)
+    return at_least
+
+
+def canvas_of(name: str, processor: Any, *, whole: bool) -> Canvas:
     """Return the input size of the model, and how pictures are fitted to it.
 
     The model's own preprocessing may cut off the ends of a picture. For a grid, whose cells are
@@ -146,9 +174,10 @@ def _canvas(name: str, processor: Any, *, whole: bool) -> Canvas:
 
 
 def _hash_model(model: Any, processor: Any, *, without: set[str]) -> str:
-    description = [type(model).__name__, processor.to_dict()]
+    description = ["" if model is None else type(model).__name__, processor.to_dict()]
     parts: list[bytes | memoryview] = [json.dumps(description, sort_keys=True).encode()]
-    for name, weights in sorted(model.state_dict().items()):
+    weights_of = {} if model is None else model.state_dict()
+    for name, weights in sorted(weights_of.items()):
         if name not in without:
             parts += [name.encode(), memoryview(weights.contiguous().numpy()).cast("B")]
     return hash_parts(*parts)

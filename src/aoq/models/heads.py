@@ -1,0 +1,120 @@
+"""What joins pretrained towers: pooling of their states, and a head into the joint space."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from aoq.config import HeadKind, Pooling
+
+_POSITION_WIDTH = 32
+_TEMPERATURE = 0.1
+_SMALLEST_SCALE = 1e-6
+
+
+def make_pooling(kind: Pooling) -> nn.Module:
+    """Create the pooling of states (B, L, F), with a mask (B, L), to vectors (B, F)."""
+    makers: dict[str, type[nn.Module]] = {
+        "cls": FirstState,
+        "mean": MeanState,
+        "generalised": GeneralisedPooling,
+    }
+    return makers[kind]()
+
+
+class FirstState(nn.Module):
+    """The first state, of a token that stands for the whole."""
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        return states[:, 0]
+
+
+class MeanState(nn.Module):
+    """The mean of all states that are not padding."""
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        weights = mask[..., None].to(states.dtype)
+        mean: Tensor = (states * weights).sum(dim=1) / weights.sum(dim=1)
+        return mean
+
+
+class GeneralisedPooling(nn.Module):
+    """The generalised pooling of VSE-infinity (Chen et al., CVPR 2021).
+
+    Each feature is sorted over the states, and the k-th largest value has a learned weight that
+    depends on k and on the number of states: mean and maximum are special cases.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = nn.GRU(
+            _POSITION_WIDTH, _POSITION_WIDTH, batch_first=True, bidirectional=True
+        )
+        self.score = nn.Linear(_POSITION_WIDTH, 1, bias=False)
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        weights = self._weights(mask).to(states.dtype)  # (B, L)
+        lowest = torch.finfo(states.dtype).min
+        ordered = states.masked_fill(~mask[..., None], lowest).sort(dim=1, descending=True).values
+        ordered = ordered.masked_fill(~mask[..., None], 0.0)  # padding is last in either order
+        pooled: Tensor = (ordered * weights[..., None]).sum(dim=1)
+        return pooled
+
+    def _weights(self, mask: Tensor) -> Tensor:
+        """Return the weight of every rank, by the number of states. (B, L)"""
+        lengths, rows = mask.sum(dim=1).unique(return_inverse=True)
+        positions = _sinusoids(mask.shape[1], device=mask.device)
+        weights = mask.new_zeros(len(lengths), mask.shape[1], dtype=torch.float32)
+        for row, length in enumerate(lengths.tolist()):
+            read = self.reader(positions[None, :length])[0]  # (1, L, 2 W)
+            both = read.unflatten(2, (2, _POSITION_WIDTH)).mean(dim=2)
+            scores = self.score(both)[0, :, 0] / _TEMPERATURE
+            weights[row, :length] = scores.softmax(dim=0)
+        return weights[rows]
+
+
+def _sinusoids(count: int, *, device: torch.device) -> Tensor:
+    """Return the sinusoidal encoding of positions 0 to count - 1. (count, W)"""
+    half = _POSITION_WIDTH // 2
+    rates = torch.exp(torch.arange(half, device=device) * (-math.log(10_000.0) / half))
+    angles = torch.arange(count, device=device)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+class Head(nn.Module):
+    """Maps the vectors of a tower to the joint space; its inputs are standardised.
+
+    linear: W x. residual: W x + U gelu(V x), with dropout before U.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, kind: HeadKind, *, width: int, joint_width: int, hidden: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+        self.linear = nn.Linear(width, joint_width)
+        self.residual = None
+        if kind == "residual":
+            self.residual = nn.Sequential(
+                nn.Linear(width, hidden),
+                nn.GELU(),
+                nn.Dropout(dropout),
+                nn.Linear(hidden, joint_width),
+            )
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        vectors = (vectors - self.mean) * self.scale
+        joint: Tensor = self.linear(vectors)
+        return joint if self.residual is None else joint + self.residual(vectors)
+
+    def standardise(self, vectors: Tensor) -> None:
+        """Give each feature zero mean and unit variance on some vectors. (B, F)"""
+        deviation, mean = torch.std_mean(vectors, dim=0)
+        self.mean.copy_(mean)
+        self.scale.copy_(1 / deviation.clamp(min=_SMALLEST_SCALE))
