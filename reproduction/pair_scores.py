@@ -18,16 +18,14 @@ import torch
 from torch import Tensor
 
 from aoq.config import LossConfig, RoundConfig
-from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
-from aoq.data.vocabulary import Vocabulary
 from aoq.distributed import default_device
 from aoq.experiments.negatives import MinedLists
 from aoq.losses import BatchScores
 from aoq.mining.candidates import CandidateLists
 from aoq.progress import track
 from aoq.randomness import epoch_order
-from aoq.runs.checkpoint import load_run
+from aoq.runs.checkpoint import TrainedRun, load_run
 from aoq.sampling import OfflineSampler
 from aoq.scoring.encoded import evaluation_mode
 from aoq.training.step import make_batches, score_batch
@@ -71,9 +69,9 @@ class TeacherBatches:
         number = max(1, min(PAIRS, len(pairs)) // size)
         return list(pairs[order[: number * size]].reshape(number, size, 2))
 
-    def read(self, vocabulary: Vocabulary) -> Iterator[StepBatch]:
-        """Collate the batches with their offline negatives for a model with this vocabulary."""
-        collator = Collator(self.dataset, vocabulary, device=default_device())
+    def read(self, trained: TrainedRun) -> Iterator[StepBatch]:
+        """Collate the batches with their offline negatives for a model."""
+        collator = trained.collator(self.dataset, device=default_device())
         for step, pair_ids in enumerate(self.batches):
             (batch,) = make_batches(
                 collator,
@@ -89,7 +87,7 @@ class TeacherBatches:
 def batch_scores(run: Path, mined: TeacherBatches) -> Iterator[BatchScores]:
     """Score each of the batches with a trained model."""
     trained = load_run(run, device=default_device())
-    batches = mined.read(trained.vocabulary)
+    batches = mined.read(trained)
     total = len(mined.batches)
     with evaluation_mode(trained.model):
         for batch in track(batches, f"score batches with {run.name}", total=total, unit="batches"):

@@ -176,8 +176,19 @@ class ModelConfig:
         def absolute(name: str) -> str:
             return str(Path(name).absolute()) if name and Path(name).is_dir() else name
 
-        names = {name: absolute(getattr(self, name)) for name in ("image", "text", "words")}
-        return replace(self, **names)
+        return replace(
+            self,
+            image=absolute(self.image),
+            text=absolute(self.text),
+            words=absolute(self.words),
+        )
+
+
+TOWER_NAMES = frozenset({"words", "image", "text"})
+TOWER_SETTINGS = TOWER_NAMES | {
+    *("learn", "image_blocks", "text_blocks", "lora_rank", "image_pooling", "text_pooling"),
+    *("head", "head_width", "head_dropout", "prompt", "image_precision"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -177,18 +177,20 @@ def _require_pairs(pairs: npt.NDArray[np.generic]) -> None:
 class Texts:
     """Word ids of some texts, padded at the end: `<start> w1 ... wn <end> <pad> ...`.
 
-    `vectors` is what a frozen text tower makes of them, where that was computed before.
+    `vectors` is what a frozen text tower makes of them: one vector each, or a state of each word.
     """
 
     tokens: Tensor  # (B, T)
     lengths: Tensor  # (B,)
-    vectors: Tensor | None = None  # (B, F)
+    vectors: Tensor | None = None  # (B, F) or (B, T, F)
 
     def __post_init__(self) -> None:
         require_tensor("tokens", self.tokens, ("B", "T"), of="int")
         require_tensor("lengths", self.lengths, (len(self.tokens),), of="int")
         if self.vectors is not None:
-            require_tensor("vectors", self.vectors, (len(self.tokens), "F"), of="fraction")
+            size, longest = self.tokens.shape
+            shapes = (size, "F"), (size, longest, "F")
+            require_tensor("vectors", self.vectors, *shapes, of="fraction")
 
     @property
     def mask(self) -> Tensor:

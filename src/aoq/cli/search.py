@@ -174,7 +174,7 @@ def encode(
     require_form(out, encoder, "images" if texts is None else "texts")
     if texts is not None:
         encoded = encode_lines(encoder, texts)
-        read = (ReadText.of(text, encoder.vocabulary) for text in encoded.ids)
+        read = (ReadText.of(text, encoder.tokenizer) for text in encoded.ids)
         _warn_unknown([word for one in read for word in one.unknown_words])
     else:
         assert pictures is not None

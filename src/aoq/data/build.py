@@ -23,6 +23,7 @@ from aoq.data.sources.records import Record, read_records
 from aoq.data.splits import MANIFEST, VERSION, boxes_file
 from aoq.errors import raise_problems, require_packages
 from aoq.features.extract import WORKERS, Extraction, extract_pictures
+from aoq.features.outputs import PATCHES
 from aoq.features.regions import DEFAULT_SOURCE, RegionSource
 from aoq.features.tables import KeptRegions, RegionTable, rows_of, write_rows
 from aoq.folders import place_in, refuse_taken, written_folder
@@ -188,13 +189,18 @@ def _fill(folder: Path, records: Sequence[Record], regions: RegionTable, *, name
     manifest = {
         "version": VERSION,
         "name": name,
-        **({"backbone": source.backbone, "grid": source.grid} if source else {}),
+        **(_described(source) if source else {}),
         "extractor": source.id if source else "bottom-up",
         "regions": n_regions,
         "width": width,
         "splits": splits,
     }
     write_json(folder / MANIFEST, manifest)
+
+
+def _described(source: RegionSource) -> dict[str, Any]:
+    fields: dict[str, Any] = {"backbone": source.backbone, "grid": source.grid}
+    return fields if source.output == str(PATCHES) else fields | {"output": source.output}
 
 
 def _names_of(record: Record) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -12,17 +13,21 @@ from torch import Tensor
 from aoq.data.dataset import PairDataset
 from aoq.data.vocabulary import PAD, UNKNOWN, Vocabulary
 from aoq.errors import UserError
+from aoq.features.text_models import TextSource
+from aoq.features.texts import FrozenTexts, freeze_texts
+from aoq.features.tokenizers import Tokenizer
 from aoq.parsing import shown
 from aoq.types import Ids, Texts
 
-Tokenizer = Callable[[str], Sequence[int]]
+EncodeText = Callable[[str], Sequence[int]]
 
 
 class Collator:
     """Reads rows of one data set as tensors; captions are tokenised once, when first needed.
 
-    The tokenizer is a vocabulary, or any function from a caption to word ids. Give a Hugging Face
-    tokenizer as `lambda caption: tokenizer(caption).input_ids`, with its `pad_token_id`.
+    The tokenizer is a vocabulary, that of a pretrained text tower, or any function from a caption
+    to word ids. Give a Hugging Face tokenizer as `lambda caption: tokenizer(caption).input_ids`,
+    with its `pad_token_id`. `texts_from` is a frozen text tower, which reads each caption once.
 
     >>> dataset = PairDataset.of(np.zeros((1, 4, 6)), ["a cat", "my black cat"], [(0, 0), (0, 1)])
     >>> collator = Collator(dataset, lambda caption: [len(word) for word in caption.split()], pad=9)
@@ -33,35 +38,47 @@ class Collator:
     def __init__(
         self,
         dataset: PairDataset,
-        tokenizer: Vocabulary | Tokenizer,
+        tokenizer: Tokenizer | EncodeText,
         *,
-        pad: int = PAD,
+        pad: int | None = None,
         device: str | torch.device = "cpu",
+        texts_from: TextSource | None = None,
     ) -> None:
         if not isinstance(dataset, PairDataset):
             raise UserError(
                 f"the data set is a {type(dataset).__name__}; expected a PairDataset, as "
                 "aoq.open_dataset(folder, split) returns."
             )
-        if not isinstance(tokenizer, Vocabulary) and not callable(tokenizer):
+        if not isinstance(tokenizer, Tokenizer) and not callable(tokenizer):
             raise UserError(
                 f"the tokenizer is {shown(tokenizer)}; expected a Vocabulary, or a function that "
                 "makes word ids of a caption."
             )
         self.dataset = dataset
         self.tokenizer = tokenizer
-        self.pad = pad
+        own_pad = tokenizer.pad if isinstance(tokenizer, Tokenizer) else PAD
+        self.pad = own_pad if pad is None else pad
         self.device = torch.device(device)
+        self.texts_from = texts_from
 
     def with_dataset(self, dataset: PairDataset) -> Collator:
         """Return a collator that reads another data set in the same way."""
-        return Collator(dataset, self.tokenizer, pad=self.pad, device=self.device)
+        return Collator(
+            dataset, self.tokenizer, pad=self.pad, device=self.device, texts_from=self.texts_from
+        )
 
     @cached_property
     def _tokens(self) -> list[Ids]:
         tokenizer = self.tokenizer
-        encode = tokenizer.encode if isinstance(tokenizer, Vocabulary) else tokenizer
+        encode = tokenizer.encode if isinstance(tokenizer, Tokenizer) else tokenizer
         return [_as_word_ids(encode(caption), caption=caption) for caption in self.dataset.captions]
+
+    @cached_property
+    def _frozen(self) -> FrozenTexts | None:
+        """What the text tower makes of the captions, computed when first needed."""
+        if self.texts_from is None or self.texts_from.reads_tokens:
+            return None
+        return freeze_texts(self._tokens, self.texts_from, pad=self.pad)
 
     @cached_property
     def text_lengths(self) -> Ids:
@@ -94,7 +111,17 @@ class Collator:
 
     def texts(self, text_ids: Ids) -> Texts:
         """Return the word ids of some texts, padded to the longest of them."""
-        return pad_texts([self._tokens[text] for text in text_ids], self.pad).to(self.device)
+        texts = pad_texts([self._tokens[text] for text in text_ids], self.pad)
+        if self._frozen is not None:
+            texts = replace(texts, vectors=self._frozen[text_ids])
+        return texts.to(self.device)
+
+
+def read_texts(texts: Sequence[str], tokenizer: Tokenizer, texts_from: TextSource | None) -> Texts:
+    """Read texts as those of a data set are read: by a tokenizer, and by a frozen text tower."""
+    read = pad_texts([tokenizer.encode(text) for text in texts], tokenizer.pad)
+    vectors = None if texts_from is None else texts_from.load()(read)
+    return replace(read, vectors=vectors)
 
 
 def pad_texts(rows: Sequence[Sequence[int] | Ids], pad: int = PAD) -> Texts:

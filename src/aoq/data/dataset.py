@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from aoq.errors import UserError, raise_problems
 from aoq.features.arrays import Array
+from aoq.features.regions import RegionSource
 from aoq.parsing import shown
 from aoq.types import Ids, Positives
 
@@ -134,6 +135,10 @@ class PairDataset:
     caption_ids: tuple[str, ...]
     positives: Positives
     pictures: tuple[Path | None, ...]  # path of the original picture, if known
+    source: RegionSource | None = None
+    "What made the features, if pictures can be turned into equal ones."
+    original: PairDataset | None = None
+    "The data set itself, if these features are another network's view of its pictures."
 
     @classmethod
     def of(
@@ -178,6 +183,10 @@ class PairDataset:
         raise_problems(without_partner(dataset))
         return dataset
 
+    def with_features(self, features: Features, source: RegionSource) -> Self:
+        """Return the same data set as another network sees it; lists and results stay valid."""
+        return replace(self, features=features, source=source, original=self.original or self)
+
     def __len__(self) -> int:
         """Return the number of images."""
         return len(self.features)
@@ -192,11 +201,15 @@ class PairDataset:
 
         Features from another processor differ in their last digits, so they are not included.
         """
+        if self.original is not None:
+            return self.original.contents
         return self._described().hexdigest()
 
     @cached_property
     def fingerprint(self) -> str:
         """Identify the data set cheaply: its contents, and a sample of the features."""
+        if self.original is not None:
+            return self.original.fingerprint
         digest = self._described()
         for row in np.unique(np.linspace(0, len(self) - 1, ROWS_SAMPLED).astype(int)):
             digest.update(self.features[np.array([row])].tobytes())

@@ -16,6 +16,7 @@ from aoq.data.precomp import CAPTIONS_PER_IMAGE, captions_file, read_captions, r
 from aoq.errors import UserError, all_problems, raise_problems
 from aoq.features.arrays import Array, CheckedFeatures, map_features
 from aoq.features.backbones import DEFAULT_BACKBONE
+from aoq.features.outputs import PATCHES
 from aoq.features.regions import Boxes, RegionSource, grid_boxes
 from aoq.manifest import check_file
 from aoq.parsing import json_fault, parse_json, read_text, shown, wrong_fields
@@ -119,6 +120,7 @@ def region_source(folder: Path) -> RegionSource | None:
         "backbone": manifest.get("backbone", DEFAULT_BACKBONE),
         "id": manifest.get("extractor"),
         "grid": manifest["grid"],
+        "output": manifest.get("output", str(PATCHES)),
     }
     return RegionSource.from_dict(fields)
 
@@ -172,6 +174,7 @@ def _open_built(folder: Path, split: str) -> PairDataset:
         pictures=tuple(
             None if image["picture"] is None else folder / image["picture"] for image in images
         ),
+        source=region_source(folder),
     )
     problems = without_partner(dataset, place=f"{path}, ")
     if len(features) != len(images):

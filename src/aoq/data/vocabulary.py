@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from aoq.errors import UserError
+from aoq.features.tokenizers import Word
 from aoq.manifest import read_checked
 from aoq.parsing import is_text, parse_json
 from aoq.storage import write_json
@@ -79,11 +80,12 @@ class Vocabulary:
         known = self.ids
         return [START, *(known.get(word, UNKNOWN) for word in tokenize(caption)), END]
 
-    def split(self, text: str) -> list[str]:
-        return tokenize(text)
-
-    def knows(self, word: str) -> bool:
-        return word in self.ids
+    def words_of(self, text: str) -> tuple[Word, ...]:
+        """Split a text into words; each has one id."""
+        return tuple(
+            Word(word, is_known=word in self.ids, places=(place,))
+            for place, word in enumerate(tokenize(text), start=1)
+        )
 
     def save(self, path: Path | str) -> None:
         """Write the JSON that SCAN and BFAN read."""

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 
 from aoq.config import Direction, Recipe
-from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
 from aoq.data.items import Item
 from aoq.data.splits import open_dataset
@@ -80,10 +79,7 @@ def hardest_negatives(mined: MinedLists, *, count: int = _ANCHORS) -> list[Negat
 def _negative_scores(mined: MinedLists, batch: Ids) -> Floats:
     """Score a batch with the teacher; positive pairs have -inf. (B, B)"""
     trained = load_run(mined.teacher, device=default_device())
-    model, collator = (
-        trained.model,
-        Collator(mined.dataset, trained.vocabulary, device=default_device()),
-    )
+    model, collator = trained.model, trained.collator(mined.dataset, device=default_device())
     images, texts = batch.T
     with evaluation_mode(model), torch.no_grad():
         encoded = model.encode_images(collator.regions(images))

@@ -9,62 +9,20 @@ that it looks at.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol, Self
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from aoq.errors import UserError
+from aoq.features.outputs import PATCHES, Output
 from aoq.features.pictures import Canvas, Pixels
-from aoq.parsing import shown
 
 DEFAULT_BACKBONE = "efficientnet-lite0"
 DEFAULT_ID = "efficientnet-lite0-6x6"
 GRID = 6  # cells per side in the cache
 
 Regions = npt.NDArray[np.float16 | np.float32 | np.uint8]
-TowerPrecision = Literal["float32", "bfloat16"]
-
-
-@dataclass(frozen=True)
-class Output:
-    """What a backbone returns of a picture, and in which precision it computes.
-
-    >>> Output.parse("block-10").block
-    10
-    """
-
-    kind: Literal["patches", "pooled", "states", "pixels"] = "patches"
-    block: int = 0
-    "states: the block that they reach, counted from 0."
-    precision: TowerPrecision = "float32"
-
-    @classmethod
-    def parse(cls, text: object) -> Self:
-        """Read the name of an output; raise a `UserError` for anything else."""
-        found = re.fullmatch(
-            r"(patches|pooled|pixels|block-([0-9]{1,4}))(-bfloat16)?", text if isinstance(text, str) else ""
-        )
-        if found is None:
-            raise UserError(
-                f"{shown(text)} is not an output of a backbone; expected patches, pooled, pixels or "
-                "block-N, with -bfloat16 for that precision."
-            )
-        name, block, low = found.groups()
-        precision: TowerPrecision = "bfloat16" if low else "float32"
-        if block is not None:
-            return cls("states", int(block), precision)
-        return cls(name, 0, precision)
-
-    def __str__(self) -> str:
-        name = f"block-{self.block}" if self.kind == "states" else self.kind
-        return name if self.precision == "float32" else f"{name}-{self.precision}"
-
-
-PATCHES = Output()
 
 
 class Backbone(Protocol):

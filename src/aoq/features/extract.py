@@ -20,7 +20,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -40,15 +39,16 @@ from aoq.features.pictures import (
     unreadable,
 )
 from aoq.features.regions import RegionSource, one_core_each
+from aoq.features.store import keep_array, open_array
 from aoq.parsing import is_text
 from aoq.progress import progress_bar, track, warn
-from aoq.storage import atomic_file, cache_folder, hash_file, hash_parts
+from aoq.storage import cache_folder, hash_file
+from aoq.types import Ids
 
 BATCH = 4
 UNDER_WAY = 64  # maximum number of batches between decoding and writing
 WORKERS = 0  # processes that decode pictures; 0: the computing cores decode
 
-HASH_BYTES = 64  # SHA-256 in hex, at the end of a cached file
 _SHOWN = 5  # examples of each group of skipped pictures
 _CHANGED = Fault("was changed while it was read", "start again")
 
@@ -149,6 +149,20 @@ def load_regions(place: Path, source: RegionSource) -> Regions:
     return source.finish(kept)
 
 
+@dataclass(frozen=True)
+class ExtractedPictures:
+    """The features of extracted pictures, read from the cache on demand."""
+
+    places: Sequence[Path]
+    source: RegionSource
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, ids: Ids, /) -> Regions:
+        return np.stack([load_regions(self.places[row], self.source) for row in ids])
+
+
 # The cache
 
 
@@ -198,25 +212,11 @@ def _kept_width(place: Path, source: RegionSource) -> int:
     return 0 if kept is None else kept.shape[1]
 
 
-def _keep(place: Path, rows: Regions) -> None:
-    """Write an array, followed by the hash of the file so far, which NumPy does not read."""
-    buffer = BytesIO()
-    np.save(buffer, rows)
-    with atomic_file(place) as temporary:
-        temporary.write_bytes(buffer.getvalue() + hash_parts(buffer.getbuffer()).encode())
-
-
 def _open_kept(place: Path, source: RegionSource) -> Regions | None:
     """Read a cached file; None if it is missing, damaged or of another shape."""
-    try:
-        content = place.read_bytes()
-        if hash_parts(content[:-HASH_BYTES]).encode() != content[-HASH_BYTES:]:
-            return None
-        kept: Regions = np.load(BytesIO(content), allow_pickle=False)
-    except Exception:  # damaged files make NumPy raise almost anything
-        return None
-    is_ours = kept.dtype in (np.float16, np.float32, np.uint8)
-    return kept if is_ours and source.fits(kept) else None
+    kept = open_array(place)
+    is_ours = kept is not None and kept.dtype in (np.float16, np.float32, np.uint8)
+    return kept if kept is not None and is_ours and source.fits(kept) else None
 
 
 # Decoding and computing
@@ -241,7 +241,7 @@ def _extract_missing(
         usable = {at: pixels for at, pixels in found.items() if not isinstance(pixels, Fault)}
         if usable:
             for place, rows in zip(usable, backbone(list(usable.values())), strict=True):
-                _keep(place, rows)
+                keep_array(place, rows)
         return {at: fault for at, fault in found.items() if isinstance(fault, Fault)}
 
     faults: dict[Path, Fault] = {}

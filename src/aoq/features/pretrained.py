@@ -7,8 +7,9 @@ Weights are read from safetensors only and no code of a model's repository is ev
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -71,6 +72,24 @@ def load_config(name: str, role: Role) -> Any:
     return _load(name, "AutoConfig", role)
 
 
+def read_beside(name: str, file: str) -> dict[str, Any] | None:
+    """Read a JSON file that may be beside the weights of a model; None if it is not."""
+    path = Path(name, file)
+    if not Path(name).is_dir():
+        from huggingface_hub import hf_hub_download
+
+        path = Path()
+        for is_local in (True, False):
+            with suppress(Exception):
+                path = Path(hf_hub_download(name, file, local_files_only=is_local))
+                break
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
 def load_dual_encoder(name: str) -> tuple[nn.Module, set[str]]:
     """Load a whole dual encoder, and the names of weights that its files lack."""
     model, missing = _open_network(name, DUAL)
@@ -93,6 +112,14 @@ def load_half(name: str, half: Half, *, projected: bool, role: Role) -> tuple[nn
         missing = {key.removeprefix(f"{inner}.") for key in missing}
         model = getattr(model, inner)
     return model, missing & model.state_dict().keys()
+
+
+def describe_network(network: nn.Module) -> dict[str, Any]:
+    """Return the settings of a network that its weights do not show, such as its heads."""
+    config: Any = next(part.config for part in network.modules() if hasattr(part, "config"))
+    settings: dict[str, Any] = config.to_dict()
+    about_files = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
+    return {name: value for name, value in settings.items() if name not in about_files}
 
 
 def _is_dual(model: Any) -> bool:

@@ -3,8 +3,8 @@
 A model learns from the regions of one backbone, and later pictures must be processed identically,
 to the last weight. `RegionSource` states how, is saved with every data set that was built from
 pictures, and `PictureReader` applies it to a single picture at a time. A network's own vector of
-the whole picture counts as one region, and each state of a transformer as one. Boxes are shares of the picture's width and height, so that
-they are valid at any display size.
+the whole picture counts as one region, and so does each state of a transformer. Boxes are shares of
+the picture's width and height, so that they are valid at any display size.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from aoq.features.backbones import (
     DEFAULT_BACKBONE,
     DEFAULT_ID,
     GRID,
-    PATCHES,
     Backbone,
-    Output,
     Regions,
     load_backbone,
 )
+from aoq.features.outputs import PATCHES, Output
 from aoq.features.pictures import Canvas, Picture, Pixels, decode
 from aoq.parsing import shown
 
@@ -50,7 +49,7 @@ class RegionSource:
     grid: int = GRID
     "Cells per side, after pooling."
     output: str = "patches"
-    "Cells of a grid, the network's own vector, states that reach a block, or pixels (`Output`)."
+    "Cells of a grid, one vector, states that reach a block, or pixels: the name of an `Output`."
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:  # its cells would cut those in the cache
@@ -104,15 +103,15 @@ class RegionSource:
 
     def fits(self, computed: Regions) -> bool:
         """Return whether an array can be what the network computes of one picture."""
-        rows = {"patches": GRID * GRID, "pooled": 1, "pixels": 3}
-        return computed.ndim == 2 and len(computed) == rows.get(
-            Output.parse(self.output).kind, len(computed)
-        )
+        output = Output.parse(self.output)
+        rows = {"patches": GRID * GRID, "input": 3}.get(output.kind, 1)
+        is_open = output.kind == "states"
+        return computed.ndim == 2 and (is_open or len(computed) == rows)
 
     def finish(self, computed: Regions) -> Regions:
         """Make the features of a picture from what the network computes. (R, F), (3, S, S)"""
         kind = Output.parse(self.output).kind
-        if kind == "pixels":
+        if kind == "input":
             side = isqrt(computed.shape[1])
             return computed.reshape(3, side, side)
         return pool_regions(computed, self.grid) if kind == "patches" else computed

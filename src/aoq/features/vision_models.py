@@ -4,7 +4,7 @@ Convolutional networks return a map of cells, transformers a row of patches afte
 tokens; both are pooled to the grid of the cache. A model's own vector of the whole picture is what
 its dual encoder compares with texts, where it has one, else its pooler's output. Weights are read
 from safetensors only and no code of a model's repository is ever run. A model's id is a hash of the
-weights that make its regions and of its preprocessing, so that features of two models never mix.
+weights that make its features and of its preprocessing, so that features of two models never mix.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aoq.errors import UserError, require_packages
-from aoq.features.backbones import GRID, PATCHES, Output, Regions
-from aoq.features.blocks import BeforeBlock, find_blocks
+from aoq.features.backbones import GRID, Regions
+from aoq.features.outputs import PATCHES, Output
 from aoq.features.pictures import Canvas, Pixels
-from aoq.features.pretrained import VISION, Role, load_half, load_processor, unusable
+from aoq.features.pretrained import VISION, describe_network, load_half, load_processor, unusable
 from aoq.storage import hash_parts
 
 if TYPE_CHECKING:
@@ -40,33 +40,31 @@ class VisionModel:
         self._output = output
         self.network, self.processor, unused = _load(name, output)
         self.canvas = canvas_of(name, self.processor, whole=output.kind == "patches")
-        kind = f"{GRID}x{GRID}" if output.kind == "patches" else str(output)
-        digest = _hash_model(self.network, self.processor, without=unused)
-        self.id = f"{Path(name).name}-{digest[:DIGITS]}-{kind}"
+        self.id = f"{Path(name).name}-{self._digest(unused)}-{_kind(output)}"
+        if output.kind == "states":
+            from aoq.features.blocks import BeforeBlock, require_blocks
+
+            require_blocks(name, self.network, VISION, at_least=output.block)
+            self.network = BeforeBlock(self.network, output.block)
         self.width = self._look_at_nothing().shape[2]
 
     def __call__(self, pixels: list[Pixels], /) -> Regions:
+        if self._output.kind == "input":
+            return np.stack(pixels).transpose(0, 3, 1, 2).reshape(len(pixels), 3, -1)
         import torch
 
-        if self._output.kind == "pixels":
-            flat = np.stack(pixels).transpose(0, 3, 1, 2)
-            return flat.reshape(len(pixels), 3, -1)
-        with torch.inference_mode(), self._precision():
+        from aoq.features.blocks import vector_of
+
+        with torch.inference_mode(), in_precision(self._output):
             seen = self.network(pixel_values=self.prepare(pixels))
-        rows: Regions
-        if self._output.kind == "pooled":
-            rows = pooled_vector(seen)[:, None].float().numpy()  # (B, 1, F)
-        elif self._output.kind == "states":
-            rows = seen.to(torch.float16).numpy()  # (B, L, F)
-        else:
-            rows = _grid_of(seen.last_hidden_state)
+            rows: Regions
+            if self._output.kind == "patches":
+                rows = _grid_of(seen.last_hidden_state)
+            elif self._output.kind == "states":
+                rows = seen.to(torch.float16).numpy()  # (B, L, F)
+            else:
+                rows = vector_of(seen, self._output)[:, None].float().numpy()  # (B, 1, F)
         return rows
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        import torch
-
-        low = self._output.precision == "bfloat16"
-        return torch.autocast("cpu", torch.bfloat16) if low else nullcontext()
 
     def prepare(self, pixels: list[Pixels]) -> Tensor:
         """Scale and normalise decoded pictures as the model expects. (B, 3, side, side)"""
@@ -75,8 +73,15 @@ class VisionModel:
         ready: Tensor = self.processor(images=pixels, return_tensors="pt", **done)["pixel_values"]
         return ready
 
+    def _digest(self, unused: set[str]) -> str:
+        """Hash network, weights and preprocessing."""
+        described = [type(self.network).__name__, self.processor.to_dict()]
+        if self._output.kind != "patches":  # whose ids are older
+            described = [describe_network(self.network), self.processor.to_dict()]
+        return hash_network(described, self.network, without=unused)
+
     def _look_at_nothing(self) -> Regions:
-        """Compute the regions of a black picture, to check the output and find its width."""
+        """Compute the features of a black picture, to check the output and find its width."""
         try:
             return self([np.zeros((self.canvas.side, self.canvas.side, 3), np.uint8)])
         except UserError:
@@ -86,18 +91,25 @@ class VisionModel:
             raise unusable(self._name, reason, VISION) from error
 
 
-def pooled_vector(seen: Any) -> Tensor:
-    """Return a model's vector of the whole picture, or its first token if it has no pooler. (B, F)
+def hash_network(described: list[Any], network: nn.Module, *, without: set[str]) -> str:
+    """Hash a description of a network and its weights, except those that its files lack."""
+    parts: list[bytes | memoryview] = [json.dumps(described, sort_keys=True).encode()]
+    for name, weights in sorted(network.state_dict().items()):
+        if not any(name.endswith(lacking) for lacking in without):
+            parts += [name.encode(), memoryview(weights.contiguous().numpy()).cast("B")]
+    return hash_parts(*parts)[:DIGITS]
 
-    Models with a projection to the joint space return it as `image_embeds`.
-    """
-    vector = getattr(seen, "image_embeds", None)
-    if vector is None:
-        vector = getattr(seen, "pooler_output", None)
-    if vector is None:
-        vector = seen.last_hidden_state[:, 0]
-    pooled: Tensor = vector.flatten(1)
-    return pooled
+
+def in_precision(output: Output) -> AbstractContextManager[Any]:
+    """Return the context in which a frozen network computes."""
+    import torch
+
+    low = output.precision == "bfloat16"
+    return torch.autocast("cpu", torch.bfloat16) if low else nullcontext()
+
+
+def _kind(output: Output) -> str:
+    return f"{GRID}x{GRID}" if output.kind == "patches" else str(output)
 
 
 def _grid_of(seen: Tensor) -> Regions:
@@ -131,27 +143,13 @@ def as_map(seen: Tensor) -> Tensor:
 def _load(name: str, output: Output) -> tuple[Any, Any, set[str]]:
     """Load network, image processor, and the names of weights that are missing in the file."""
     processor = load_processor(name)
-    if output.kind == "pixels":
-        return None, processor, set()
     model, missing = load_half(name, "vision", projected=output.kind != "patches", role=VISION)
-    # Regions are not pooled, so a pooler without weights does no harm.
+    # Only a vector of the network's own comes from its pooler.
     needed = [key for key in sorted(missing) if output.kind == "pooled" or "pooler" not in key]
     if needed:
         reason = f"its weights are incomplete, {needed[0]} is missing"
         raise unusable(name, reason, VISION)
-    if output.kind == "states":
-        model = BeforeBlock(model, require_blocks(name, model, VISION, at_least=output.block))
     return model, processor, missing
-
-
-def require_blocks(name: str, network: nn.Module, role: Role, *, at_least: int) -> int:
-    """Return `at_least`, if a network has so many blocks at which it can be split."""
-    blocks = find_blocks(network)
-    if blocks is None:
-        raise unusable(name, "it has no list of equal blocks at which it could be split", role)
-    if len(blocks) < at_least:
-        raise unusable(name, f"it has {len(blocks)} blocks, not {at_least}", role)
-    return at_least
 
 
 def canvas_of(name: str, processor: Any, *, whole: bool) -> Canvas:
@@ -171,13 +169,3 @@ def canvas_of(name: str, processor: Any, *, whole: bool) -> Canvas:
     shortest = None if whole or not cut else processor.size["shortest_edge"]
     canvas = Canvas(int(height), shortest=shortest and int(shortest))
     return canvas if resample is None else replace(canvas, resample=int(resample))
-
-
-def _hash_model(model: Any, processor: Any, *, without: set[str]) -> str:
-    description = ["" if model is None else type(model).__name__, processor.to_dict()]
-    parts: list[bytes | memoryview] = [json.dumps(description, sort_keys=True).encode()]
-    weights_of = {} if model is None else model.state_dict()
-    for name, weights in sorted(weights_of.items()):
-        if name not in without:
-            parts += [name.encode(), memoryview(weights.contiguous().numpy()).cast("B")]
-    return hash_parts(*parts)

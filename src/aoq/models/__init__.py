@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from aoq.config import ModelConfig, ModelName
+from aoq.data.inputs import Inputs
 from aoq.errors import UserError
 from aoq.models.bfan import BFAN
 from aoq.models.scan import SCAN
+from aoq.models.towers import Towers, tower_inputs, word_states
 from aoq.models.vse import VSE
 from aoq.models.vsrn import VSRN
 from aoq.scoring.protocol import TrainableModel
@@ -19,19 +21,42 @@ from aoq.types import require_count
 
 class Maker(Protocol):
     def __call__(
-        self, config: ModelConfig, *, feature_width: int, vocabulary_size: int
+        self, config: ModelConfig, *, feature_width: int, vocabulary_size: int, text_width: int
     ) -> TrainableModel: ...
 
 
-MODELS: dict[ModelName, Maker] = {"vsrn": VSRN, "scan": SCAN, "bfan": BFAN, "vse": VSE}
+MODELS: dict[ModelName, Maker] = {
+    "vsrn": VSRN,
+    "scan": SCAN,
+    "bfan": BFAN,
+    "vse": VSE,
+    "towers": Towers,
+}
 
 
-def build_model(config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> TrainableModel:
-    """Build the model that `config` names, with fresh weights from torch's random state."""
+def build_model(
+    config: ModelConfig, *, feature_width: int, vocabulary_size: int, text_width: int = 0
+) -> TrainableModel:
+    """Build the model that `config` names, with fresh weights from torch's random state.
+
+    `text_width` is that of a frozen text tower, for models that read its vectors or states.
+    """
     require_count("feature_width", feature_width)
     require_count("vocabulary_size", vocabulary_size)
     make = find_maker(config.name)
-    return make(config, feature_width=feature_width, vocabulary_size=vocabulary_size)
+    return make(
+        config,
+        feature_width=feature_width,
+        vocabulary_size=vocabulary_size,
+        text_width=text_width,
+    )
+
+
+def find_inputs(config: ModelConfig) -> Inputs:
+    """Return the frozen networks by which a model reads images and texts, if it has any."""
+    if config.name == "towers":
+        return tower_inputs(config)
+    return Inputs() if config.words == "gru" else Inputs(texts=word_states(config.words))
 
 
 def find_maker(name: ModelName) -> Maker:

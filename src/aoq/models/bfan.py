@@ -17,11 +17,14 @@ _TEMPERATURE = 20.0
 class BFAN(RegionsAndWords):
     """Compares regions and words in the joint space through focal attention in both directions."""
 
-    def __init__(self, config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> None:
+    def __init__(
+        self, config: ModelConfig, *, feature_width: int, vocabulary_size: int, text_width: int = 0
+    ) -> None:
         super().__init__(
             config,
             feature_width=feature_width,
             vocabulary_size=vocabulary_size,
+            text_width=text_width,
             bidirectional=True,
             weight_normed=False,
         )

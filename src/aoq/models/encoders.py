@@ -15,6 +15,8 @@ from torch.nn.functional import pad
 from torch.nn.utils.parametrizations import weight_norm
 
 from aoq.config import ModelConfig
+from aoq.errors import UserError
+from aoq.models.heads import GeneralisedPooling
 from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.precision import as_single
 from aoq.types import Encoding, Texts
@@ -108,6 +110,43 @@ class WordEncoder(nn.Module):
         return both / 2
 
 
+class TowerWordEncoder(nn.Module):
+    """A linear map of the states of a frozen text tower to the joint space, with unit length."""
+
+    def __init__(self, *, text_width: int, joint_width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(text_width)
+        self.projection = region_projection(text_width, joint_width)
+
+    def forward(self, texts: Texts) -> Encoding:
+        states = unit(self.projection(self.norm(states_of(texts))))
+        return Encoding(states * texts.mask[..., None], texts.mask)
+
+
+class TowerTextEncoder(nn.Module):
+    """The states of a frozen text tower, mapped to the joint space and pooled to a unit vector."""
+
+    def __init__(self, *, text_width: int, joint_width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(text_width)
+        self.projection = region_projection(text_width, joint_width)
+        self.pooling = GeneralisedPooling()
+
+    def forward(self, texts: Texts) -> Tensor:
+        states = self.projection(self.norm(states_of(texts)))
+        return unit(self.pooling(states, texts.mask))
+
+
+def states_of(texts: Texts) -> Tensor:
+    """Return the states of a text tower, with which texts have to come. (B, T, F)"""
+    if texts.vectors is None or texts.vectors.ndim != 3:
+        raise UserError(
+            "the model reads the states of a text tower, and the texts have none; read them with "
+            "a Collator(..., texts_from=...), as the run of the model does."
+        )
+    return texts.vectors
+
+
 class RegionsAndWords(CrossAttention, nn.Module):
     """The encoders that SCAN and BFAN share; subclasses define the attention."""
 
@@ -117,6 +156,7 @@ class RegionsAndWords(CrossAttention, nn.Module):
         *,
         feature_width: int,
         vocabulary_size: int,
+        text_width: int,
         bidirectional: bool,
         weight_normed: bool,
     ) -> None:
@@ -126,12 +166,18 @@ class RegionsAndWords(CrossAttention, nn.Module):
             joint_width=config.joint_width,
             weight_normed=weight_normed,
         )
-        self.text_encoder = WordEncoder(
-            vocabulary_size=vocabulary_size,
-            word_width=config.word_width,
-            joint_width=config.joint_width,
-            bidirectional=bidirectional,
-        )
+        self.text_encoder: nn.Module
+        if config.text_model:
+            self.text_encoder = TowerWordEncoder(
+                text_width=text_width, joint_width=config.joint_width
+            )
+        else:
+            self.text_encoder = WordEncoder(
+                vocabulary_size=vocabulary_size,
+                word_width=config.word_width,
+                joint_width=config.joint_width,
+                bidirectional=bidirectional,
+            )
 
     def encode_images(self, regions: Tensor) -> Encoding:
         encoding: Encoding = self.image_encoder(regions)
@@ -140,6 +186,17 @@ class RegionsAndWords(CrossAttention, nn.Module):
     def encode_texts(self, texts: Texts) -> Encoding:
         encoding: Encoding = self.text_encoder(texts)
         return encoding
+
+
+def make_text_encoder(config: ModelConfig, *, vocabulary_size: int, text_width: int) -> nn.Module:
+    """Create the text encoder of VSRN and VSE: a GRU, or the states of a text tower."""
+    if config.text_model:
+        return TowerTextEncoder(text_width=text_width, joint_width=config.joint_width)
+    return LastStateTextEncoder(
+        vocabulary_size=vocabulary_size,
+        word_width=config.word_width,
+        joint_width=config.joint_width,
+    )
 
 
 class LastStateTextEncoder(nn.Module):

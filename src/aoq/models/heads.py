@@ -1,4 +1,4 @@
-"""What joins pretrained towers: pooling of their states, and a head into the joint space."""
+"""What joins pretrained towers: pooling of their states, and heads into the joint space."""
 
 from __future__ import annotations
 
@@ -7,37 +7,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from aoq.config import HeadKind, Pooling
+from aoq.config import ModelConfig
 
 _POSITION_WIDTH = 32
 _TEMPERATURE = 0.1
 _SMALLEST_SCALE = 1e-6
-
-
-def make_pooling(kind: Pooling) -> nn.Module:
-    """Create the pooling of states (B, L, F), with a mask (B, L), to vectors (B, F)."""
-    makers: dict[str, type[nn.Module]] = {
-        "cls": FirstState,
-        "mean": MeanState,
-        "generalised": GeneralisedPooling,
-    }
-    return makers[kind]()
-
-
-class FirstState(nn.Module):
-    """The first state, of a token that stands for the whole."""
-
-    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        return states[:, 0]
-
-
-class MeanState(nn.Module):
-    """The mean of all states that are not padding."""
-
-    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        weights = mask[..., None].to(states.dtype)
-        mean: Tensor = (states * weights).sum(dim=1) / weights.sum(dim=1)
-        return mean
 
 
 class GeneralisedPooling(nn.Module):
@@ -49,9 +23,7 @@ class GeneralisedPooling(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reader = nn.GRU(
-            _POSITION_WIDTH, _POSITION_WIDTH, batch_first=True, bidirectional=True
-        )
+        self.reader = nn.GRU(_POSITION_WIDTH, _POSITION_WIDTH, batch_first=True, bidirectional=True)
         self.score = nn.Linear(_POSITION_WIDTH, 1, bias=False)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
@@ -92,20 +64,18 @@ class Head(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(
-        self, kind: HeadKind, *, width: int, joint_width: int, hidden: int, dropout: float
-    ) -> None:
+    def __init__(self, config: ModelConfig, width: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("scale", torch.ones(width))
-        self.linear = nn.Linear(width, joint_width)
+        self.linear = nn.Linear(width, config.joint_width)
         self.residual = None
-        if kind == "residual":
+        if config.head == "residual":
             self.residual = nn.Sequential(
-                nn.Linear(width, hidden),
+                nn.Linear(width, config.head_width),
                 nn.GELU(),
-                nn.Dropout(dropout),
-                nn.Linear(hidden, joint_width),
+                nn.Dropout(config.head_dropout),
+                nn.Linear(config.head_width, config.joint_width),
             )
 
     def forward(self, vectors: Tensor) -> Tensor:

@@ -16,11 +16,14 @@ _AGGREGATE_TEMPERATURE: dict[Direction, float] = {"t2i": 6.0, "i2t": 5.0}
 class SCAN(RegionsAndWords):
     """Compares regions and words in the joint space through attention in one direction."""
 
-    def __init__(self, config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> None:
+    def __init__(
+        self, config: ModelConfig, *, feature_width: int, vocabulary_size: int, text_width: int = 0
+    ) -> None:
         super().__init__(
             config,
             feature_width=feature_width,
             vocabulary_size=vocabulary_size,
+            text_width=text_width,
             bidirectional=config.bidirectional,
             weight_normed=config.weight_norm,
         )

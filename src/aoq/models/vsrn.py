@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from aoq.config import ModelConfig
 from aoq.models.captioner import CaptionModel
-from aoq.models.encoders import LastStateTextEncoder, region_projection, unit
+from aoq.models.encoders import make_text_encoder, region_projection, unit
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Texts
 
@@ -75,17 +75,18 @@ class VSRNImageEncoder(nn.Module):
 class VSRN(InnerProduct, nn.Module):
     """VSRN with its caption model; the score is the inner product."""
 
-    def __init__(self, config: ModelConfig, *, feature_width: int, vocabulary_size: int) -> None:
+    def __init__(
+        self, config: ModelConfig, *, feature_width: int, vocabulary_size: int, text_width: int = 0
+    ) -> None:
         super().__init__()
         self.image_encoder = VSRNImageEncoder(
             feature_width=feature_width, joint_width=config.joint_width, variant=config.variant
         )
-        self.text_encoder = LastStateTextEncoder(
-            vocabulary_size=vocabulary_size,
-            word_width=config.word_width,
-            joint_width=config.joint_width,
+        self.text_encoder = make_text_encoder(
+            config, vocabulary_size=vocabulary_size, text_width=text_width
         )
-        self.caption_weight = config.caption_weight
+        # Word pieces are no words to write: with a text tower there is no caption model.
+        self.caption_weight = 0.0 if config.text_model else config.caption_weight
         self.captioner = (
             CaptionModel(
                 region_width=config.joint_width,
@@ -95,7 +96,7 @@ class VSRN(InnerProduct, nn.Module):
                 dropout=config.caption_dropout,
                 max_words=config.caption_max_words,
             )
-            if config.caption_weight
+            if self.caption_weight
             else None
         )
 
@@ -110,7 +111,8 @@ class VSRN(InnerProduct, nn.Module):
         return [together[start : start + size] for start in range(0, len(regions), size)]
 
     def encode_texts(self, texts: Texts) -> Encoding:
-        return Encoding(self.text_encoder(texts))
+        vectors: Tensor = self.text_encoder(texts)
+        return Encoding(vectors)
 
     def auxiliary_loss(self, images: Encoding, texts: Texts) -> dict[str, Tensor]:
         """Return the caption loss: predict the text from the graph's region states."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import tomli_w
 
-from aoq.config import MIN_WORD_COUNT, Behaviour, Recipe, as_published
+from aoq.config import MIN_WORD_COUNT, TOWER_NAMES, Behaviour, Recipe, as_published
 from aoq.errors import UserError
 from aoq.manifest import read_checked
 from aoq.progress import warn
@@ -102,7 +102,8 @@ def recipe_as_dict(recipe: Recipe) -> dict[str, Any]:
 
 # What may change during a run: files have hashes of their own, and how often something is written,
 # or how much memory is used, does not affect results (docs/mining.md has BFAN's exception).
-HARMLESS = frozenset({"data", "candidates", "log_every", "checkpoint_every", "memory"})
+# Towers may move: runs know them by the hashes of their weights.
+HARMLESS = TOWER_NAMES | {"data", "candidates", "log_every", "checkpoint_every", "memory"}
 
 
 def dotted_settings(recipe: Recipe) -> dict[str, Any]:

@@ -162,10 +162,11 @@ def _open_splits(
     data: Path, splits: Sequence[str], encoder: QueryEncoder
 ) -> list[tuple[PairDataset, Boxes | None]]:
     """Open the splits to index, if the model fits their regions, and boxes that form no grid."""
-    source = region_source(data)
-    _require_same_source(source, encoder, of=data)
+    source, inputs = region_source(data), encoder.trained.inputs
+    if inputs.images is None:
+        _require_same_source(source, encoder, of=data)
     chosen = dict.fromkeys(splits or _distinct_splits(data))
-    datasets = [open_dataset(data, split) for split in chosen]
+    datasets = [inputs.view(open_dataset(data, split)) for split in chosen]
     for dataset in datasets:
         encoder.trained.require_width(dataset.features.shape[2], source=dataset.name)
     return [

@@ -1,7 +1,7 @@
 """A trained model that encodes what it has never seen: sentences, and pictures from files.
 
-A sentence goes through the run's vocabulary, a picture through the network that made the regions of
-the training set. All methods may be called from several threads.
+A sentence goes through the run's tokenizer, a picture through the network that made the regions of
+the training set, or through the model's own. All methods may be called from several threads.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from threading import RLock
 import torch
 
 from aoq.config import RoundName
-from aoq.data.collate import Collator, pad_texts
+from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
 from aoq.data.splits import region_source
-from aoq.data.vocabulary import Vocabulary, tokenize
 from aoq.distributed import default_device
 from aoq.errors import UserError
 from aoq.features.backbones import Regions
 from aoq.features.pictures import Picture, Pixels
 from aoq.features.regions import PictureReader, RegionSource
+from aoq.features.tokenizers import Tokenizer
 from aoq.parsing import is_text, shown
 from aoq.runs.best_round import best_round
 from aoq.runs.checkpoint import TrainedRun, load_run
@@ -36,15 +36,21 @@ class QueryError(UserError):
 
 @dataclass(frozen=True)
 class ReadText:
-    """A text as the vocabulary sees it: its words, and which of them are known."""
+    """A text as the model's tokenizer sees it: its words, and which of them are known."""
 
     words: tuple[str, ...]
     known: tuple[bool, ...]
+    places: tuple[tuple[int, ...], ...]
+    "Of each word, among the ids of the text: several where a word is split into pieces."
 
     @classmethod
-    def of(cls, text: str, vocabulary: Vocabulary) -> ReadText:
-        words = tuple(tokenize(text)) if is_text(text) else ()
-        return cls(words, tuple(word in vocabulary.ids for word in words))
+    def of(cls, text: str, tokenizer: Tokenizer) -> ReadText:
+        words = tokenizer.words_of(text) if is_text(text) else ()
+        return cls(
+            tuple(word.text for word in words),
+            tuple(word.is_known for word in words),
+            tuple(word.places for word in words),
+        )
 
     @property
     def unknown_words(self) -> tuple[str, ...]:
@@ -74,9 +80,9 @@ class QueryEncoder:
         self.trained = trained
         self.model = trained.model
         self.model_hash = trained.model_hash
-        self.vocabulary = trained.vocabulary
+        self.tokenizer = trained.tokenizer
         self.device = default_device()
-        self._source = source
+        self._source = trained.inputs.images or source
         self._lock = RLock()
         self._reader: PictureReader | None = None
 
@@ -90,7 +96,7 @@ class QueryEncoder:
     ) -> QueryEncoder:
         """Load the best round of a run, or the one that is named.
 
-        `source` is what made its regions; default: what the run's data set says.
+        `source` is what made its regions; default: what the run or its data set says.
         """
         folder = best_round(run, round).path
         return cls(folder, load_run(folder, device=default_device()), source=source)
@@ -123,7 +129,7 @@ class QueryEncoder:
 
     def read_query(self, text: str) -> ReadText:
         """Split a sentence into words; reject one in which the model knows no word."""
-        read = ReadText.of(text, self.vocabulary)
+        read = ReadText.of(text, self.tokenizer)
         words = [pair for pair in zip(read.words, read.known, strict=True) if _is_word(pair[0])]
         if not words:
             raise QueryError(f"{shown(text)} has no words; expected a sentence.")
@@ -136,19 +142,14 @@ class QueryEncoder:
         return read
 
     def collator(self, dataset: PairDataset) -> Collator:
-        """Make a reader of a data set for the model, if its features have the right width."""
-        if len(dataset):
-            self.trained.require_width(dataset.features.shape[2], source=dataset.name)
-        return Collator(dataset, self.vocabulary, device=self.device)
+        """Make a reader of a data set for the model, if it can read its images."""
+        return self.trained.collator(dataset, device=self.device)
 
     def encode_texts(self, texts: Sequence[str]) -> Encoding:
         """Encode sentences, whatever their words; padded to the longest."""
-        return self.encode_words([self.vocabulary.encode(text) for text in texts])
-
-    def encode_words(self, rows: Sequence[Sequence[int]]) -> Encoding:
-        """Encode sentences given as word ids."""
         with torch.no_grad():
-            return self.model.encode_texts(pad_texts(rows).to(self.device)).without_context()
+            read = self.trained.read_texts(texts).to(self.device)
+            return self.model.encode_texts(read).without_context()
 
     def score(self, image: Encoding, texts: Sequence[str]) -> list[float]:
         """Score one image against some sentences; higher is closer."""
@@ -167,7 +168,8 @@ class QueryEncoder:
                 f"{self.source}; let this run read it."
             )
         self.trained.require_width(read.regions.shape[1], source="the picture")
-        regions = torch.from_numpy(read.regions[None]).to(self.device, torch.float32)  # (1, R, F)
+        regions = torch.from_numpy(read.regions[None]).to(self.device)  # (1, R, F), (1, 3, S, S)
+        regions = regions.float() if regions.is_floating_point() else regions
         with torch.no_grad():
             return self.model.encode_images(regions).without_context()
 

@@ -13,6 +13,7 @@ from threading import Lock
 from typing import SupportsIndex, TypeVar
 
 import torch
+from torch import Tensor
 
 from aoq.config import RoundName
 from aoq.errors import UserError
@@ -28,6 +29,7 @@ from aoq.runs.directory import ROUNDS
 from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.encoded import Modality
 from aoq.scoring.encoding_files import StoredRows
+from aoq.types import Floats
 
 E = TypeVar("E")
 Given = Path | bytes | ReadPicture
@@ -137,22 +139,24 @@ class Matcher:
         if isinstance(text, str):
             words = self.encoder.read_query(text)
         else:
-            words = ReadText.of(self._text(text).text, self.encoder.vocabulary)
+            words = ReadText.of(self._text(text).text, self.encoder.tokenizer)
         with self.index.unchanged():
             own_image, own_text = self._image_query(image).own, self._text_query(text).own
             boxes = self._boxes(image)
         with torch.no_grad():
             score = model.score_matrix(own_image, own_text)
             maps = model.attention_maps(own_image, own_text)
-        inside = slice(1, -1)  # between the marks of start and end
         t2i, i2t = maps.get("t2i"), maps.get("i2t")
+        # A word of several pieces has the mean of their weights over regions, and their sum as one.
+        by_word = None if t2i is None else _joined(t2i[0], words, dim=0, mean=True)
+        by_region = None if i2t is None else _joined(i2t[0], words, dim=1, mean=False)
         return AttentionMap(
             score=float(score),
             words=words.words,
             known=words.known,
             boxes=boxes,
-            by_word=None if t2i is None else t2i[0, inside].cpu().numpy(),
-            by_region=None if i2t is None else i2t[0, :, inside].cpu().numpy(),
+            by_word=by_word,
+            by_region=by_region,
         )
 
     def read_picture(self, picture: Picture | Pixels) -> ReadPicture:
@@ -247,6 +251,13 @@ class Matcher:
     def _text_hit(self, number: int, score: float, correct: bool | None) -> Hit:
         text = self.index.texts[number]
         return Hit(number, text.id, score, text.text, None, correct)
+
+
+def _joined(weights: Tensor, words: ReadText, *, dim: int, mean: bool) -> Floats:
+    """Join the weights of word pieces to those of words."""
+    parts = [weights.index_select(dim, torch.tensor(places)) for places in words.places]
+    joined = [part.mean(dim) if mean else part.sum(dim) for part in parts]
+    return torch.stack(joined, dim).cpu().numpy()
 
 
 def load_teacher(index: Index) -> QueryEncoder | None:

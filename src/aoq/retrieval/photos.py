@@ -6,32 +6,15 @@ no memory. A photo is identified by its content: one that is in two places count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from aoq.data.dataset import ImagesOnDemand, PairDataset
-from aoq.features.backbones import Regions
-from aoq.features.extract import extract_pictures, load_regions, tell_left_out
+from aoq.features.extract import ExtractedPictures, extract_pictures, tell_left_out
 from aoq.features.pictures import find_pictures
 from aoq.features.regions import RegionSource
-from aoq.types import Ids, Positives
-
-
-@dataclass(frozen=True)
-class CachedRegions:
-    """Regions of extracted pictures, read from the cache on demand."""
-
-    places: Sequence[Path]
-    source: RegionSource
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __getitem__(self, ids: Ids, /) -> Regions:
-        return np.stack([load_regions(self.places[row], self.source) for row in ids])
+from aoq.types import Positives
 
 
 @dataclass(frozen=True)
@@ -61,7 +44,7 @@ class Photos:
 
     def dataset(self) -> PairDataset:
         """Make a data set of the photos; an id is the path below the folder."""
-        regions = CachedRegions(tuple(self.stored.values()), self.source)
+        regions = ExtractedPictures(tuple(self.stored.values()), self.source)
         return PairDataset(
             name=str(self.folder),
             split="pictures",

@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import save_file
 
-from aoq.data.vocabulary import UNKNOWN
 from aoq.errors import UserError, raise_problems
 from aoq.parsing import read_lines
 from aoq.progress import progress_bar, warn
-from aoq.retrieval.encoder import QueryEncoder
+from aoq.retrieval.encoder import QueryEncoder, ReadText
 from aoq.retrieval.photos import read_photos
 from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.encoded import Modality, PackedEncoding, encode_batches, encode_range
@@ -76,8 +75,9 @@ def encode_lines(encoder: QueryEncoder, file: Path) -> VectorFile:
             if not line
         ]
     )
-    rows = [encoder.vocabulary.encode(line) for line in lines]
-    unknown = [n for n, row in enumerate(rows, start=1) if set(row[1:-1]) == {UNKNOWN}]
+    rows = [encoder.tokenizer.encode(line) for line in lines]
+    read = [ReadText.of(line, encoder.tokenizer) for line in lines]
+    unknown = [number for number, text in enumerate(read, start=1) if not any(text.known)]
     if unknown:
         warn(
             f"{file}: texts that are made of unknown words only: {len(unknown):,}, first line "
@@ -86,7 +86,7 @@ def encode_lines(encoder: QueryEncoder, file: Path) -> VectorFile:
     order = np.argsort([len(row) for row in rows], kind="stable")
     with progress_bar("encode", total=len(rows), unit="texts") as update:
         encoded = encode_batches(
-            lambda batch: encoder.encode_words([rows[row] for row in batch]),
+            lambda batch: encoder.encode_texts([lines[row] for row in batch]),
             order,
             device=encoder.device,
             update=update,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
@@ -18,10 +18,22 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from aoq.config import MIN_WORD_COUNT, Recipe, RoundName
+from aoq.config import (
+    MIN_WORD_COUNT,
+    TOWER_NAMES,
+    TOWER_SETTINGS,
+    ModelConfig,
+    Recipe,
+    RoundName,
+)
 from aoq.data.checks.captions import TrainedVocabulary
+from aoq.data.collate import Collator, read_texts
+from aoq.data.dataset import PairDataset
+from aoq.data.inputs import Inputs
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
+from aoq.features.outputs import Output
+from aoq.features.tokenizers import Tokenizer
 from aoq.manifest import check_file, read_checked
 from aoq.models import build_model
 from aoq.recipes import load_recipe
@@ -29,7 +41,8 @@ from aoq.runs.best_round import best_round
 from aoq.runs.custom_model import require_same_structure
 from aoq.runs.directory import ROUND_ONE, ROUND_TWO, RunDirectory
 from aoq.scoring.protocol import TrainableModel
-from aoq.storage import atomic_file, hash_file, hash_parts
+from aoq.storage import atomic_file, hash_file, hash_parts, read_json
+from aoq.types import Texts
 
 
 @dataclass(frozen=True)
@@ -122,9 +135,21 @@ class TrainedRun:
 
     recipe: Recipe
     model: TrainableModel
-    vocabulary: Vocabulary
+    tokenizer: Tokenizer
     feature_width: int
     model_hash: str
+    inputs: Inputs
+
+    def collator(self, dataset: PairDataset, *, device: str | torch.device = "cpu") -> Collator:
+        """Make a reader of a data set for the model, if it can read its images."""
+        seen = self.inputs.view(dataset)
+        if len(seen):
+            self.require_width(seen.features.shape[2], source=dataset.name)
+        return Collator(seen, self.tokenizer, device=device, texts_from=self.inputs.texts)
+
+    def read_texts(self, texts: Sequence[str]) -> Texts:
+        """Read sentences as the captions of a data set are read."""
+        return read_texts(texts, self.tokenizer, self.inputs.texts)
 
     def require_width(self, width: int, *, source: str) -> None:
         """Refuse features of another width than those of the training."""
@@ -150,27 +175,69 @@ def load_run(
             f"{path} holds a model of its own, which only the program that brought it can build; "
             "open it there with aoq.load_own_model(run, make_model)."
         )
-    vocabulary = Vocabulary.load(run.vocabulary)
+    config, inputs = _settle_towers(run, recipe.model)
+    tokenizer: Tokenizer
+    if inputs.texts is None:
+        tokenizer, text_width = Vocabulary.load(run.vocabulary), 0
+    else:
+        tower = inputs.texts.load()
+        tokenizer, text_width = tower.tokenizer, tower.width
     before = run.model.stat()
     try:
         with safe_open(run.model, framework="pt") as file:
             feature_width = int(file.metadata()["feature_width"])
     except (SafetensorError, KeyError, TypeError, ValueError):
         raise _damaged(run.model) from None
-    model = build_model(recipe.model, feature_width=feature_width, vocabulary_size=len(vocabulary))
+    model = build_model(
+        config,
+        feature_width=feature_width,
+        vocabulary_size=len(tokenizer),
+        text_width=text_width,
+    )
     load_weights(run.model, model)
     model_hash = hash_model(path)
     after = run.model.stat()
     if (after.st_ino, after.st_mtime_ns) != (before.st_ino, before.st_mtime_ns):
         return load_run(path, device=device)  # the round is under way, and has better weights
-    return TrainedRun(recipe, model.to(device).eval(), vocabulary, feature_width, model_hash)
+    model = model.to(device).eval()
+    return TrainedRun(recipe, model, tokenizer, feature_width, model_hash, inputs)
+
+
+def _settle_towers(run: RunDirectory, config: ModelConfig) -> tuple[ModelConfig, Inputs]:
+    """Return settings and inputs that name the towers where they are."""
+    if not run.inputs.is_file():
+        return config, Inputs()
+    inputs = Inputs.from_dict(read_json(run.inputs))
+    if run.pretrained.is_dir():  # a run that holds its towers can move
+        config = replace(config, image=str(run.pretrained), text="")
+        inputs = inputs.of_towers(run.pretrained)
+    if inputs.images is not None and not Output.parse(inputs.images.output).is_vector:
+        inputs.images.load()  # the model goes on from this network: refuse another one
+    return config, inputs
 
 
 def hash_model(path: Path | str) -> str:
     """Hash all that a model's scores depend on: weights, vocabulary if it has one, settings."""
     run = RunDirectory(Path(path)).require_trained()
     files = [hash_file(file) for file in (run.model, run.vocabulary) if file.is_file()]
-    return hash_parts(json.dumps([files, asdict(load_recipe(run.config).model)]).encode())
+    described: list[Any] = [files, settings_of_model(load_recipe(run.config).model)]
+    if run.inputs.is_file():
+        described.append(Inputs.from_dict(read_json(run.inputs)).ids)
+    return hash_parts(json.dumps(described).encode())
+
+
+def settings_of_model(config: ModelConfig) -> dict[str, Any]:
+    """Return what a model's scores depend on; towers are identified by their hashes instead.
+
+    Settings that other models do not have count only where they are set: hashes of runs that know
+    nothing of them stay valid.
+    """
+    default = asdict(ModelConfig())
+    return {
+        name: value
+        for name, value in asdict(config).items()
+        if name not in TOWER_SETTINGS or (name not in TOWER_NAMES and value != default[name])
+    }
 
 
 def hash_models(runs: Sequence[Path]) -> str:

@@ -39,6 +39,16 @@ class RunDirectory:
         return self.path / "vocabulary.json"
 
     @property
+    def inputs(self) -> Path:
+        """The frozen networks by which a model with pretrained towers reads images and texts."""
+        return self.path / "inputs.json"
+
+    @property
+    def pretrained(self) -> Path:
+        """A pretrained model that was imported: its weights, tokenizer and preprocessing."""
+        return self.path / "pretrained"
+
+    @property
     def events(self) -> Path:
         return self.path / EVENTS
 

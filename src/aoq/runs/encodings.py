@@ -114,8 +114,7 @@ def open_splits(
     opened = []
     for run in rounds:
         trained = load_run(run, device=default_device())
-        trained.require_width(dataset.features.shape[2], source=dataset.name)
-        collator = Collator(dataset, trained.vocabulary, device=default_device())
+        collator = trained.collator(dataset, device=default_device())
         opened.append(
             ScoredSplit.encode(
                 run,

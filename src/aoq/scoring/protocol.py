@@ -70,6 +70,13 @@ class SeparatesImageSets(Protocol):
 
 
 @runtime_checkable
+class FitsInputs(Protocol):
+    """A model that looks at some training data before it learns, to scale what it reads."""
+
+    def fit_inputs(self, regions: Tensor, texts: Texts) -> None: ...
+
+
+@runtime_checkable
 class HasAuxiliaryLoss(Protocol):
     """A model that learns something besides matching, as VSRN learns to write captions."""
 

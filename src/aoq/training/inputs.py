@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,22 +12,26 @@ from aoq.config import MIN_WORD_COUNT, ModelConfig, Recipe
 from aoq.data.checks.dataset import check_dataset
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
+from aoq.data.inputs import Inputs
 from aoq.data.splits import open_dataset, splits_of
 from aoq.data.vocabulary import Vocabulary
 from aoq.distributed import default_device
 from aoq.errors import UserError
-from aoq.models import find_maker
+from aoq.features.tokenizers import Tokenizer
+from aoq.models import find_inputs, find_maker
 from aoq.progress import warn
-from aoq.scoring.protocol import TrainableModel
+from aoq.scoring.blocks import evenly_spread
+from aoq.scoring.protocol import FitsInputs, TrainableModel
 from aoq.types import SPLITS
 
 _MANY_UNKNOWN = 0.1  # of the words; of Flickr8k's they are 2 %
+_FITTED = 512  # images, and texts, by which the inputs of pretrained towers' heads are scaled
 _SMALL = 10_000  # captions of train: each word can have a vector of its own
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The splits that a run reads, and the vocabulary, if the model is one of the library's."""
+    """The splits that a run reads, and by what, if the model is one of the library's."""
 
     train: Collator
     dev: Collator
@@ -35,6 +39,8 @@ class TrainingData:
     vocabulary: Vocabulary | None = None
     min_word_count: int = MIN_WORD_COUNT
     "What the vocabulary was made with."
+    inputs: Inputs = field(default_factory=Inputs)
+    "The frozen networks that read images and texts, if the model has any."
 
     def settle(self, recipe: Recipe) -> Recipe:
         """Set the recipe's minimum word count to that of these data, if it leaves it open."""
@@ -42,20 +48,41 @@ class TrainingData:
 
     @property
     def feature_width(self) -> int | None:
-        """Width of the region features; None if images are not region features."""
+        """Width of the region features; None if images are not what the library's models read."""
         shape = self.train.dataset.features.shape
-        return int(shape[2]) if len(shape) == 3 else None
+        return int(shape[2]) if len(shape) == 3 or self.inputs.images else None
 
     def builder(self, config: ModelConfig) -> Callable[[], TrainableModel]:
         """Return a function that builds a model of the library for these data."""
-        width, vocabulary = self.feature_width, self.vocabulary
-        if vocabulary is None or width is None:
+        tokenizer: Tokenizer | None = self.vocabulary
+        width, text_width = self.feature_width, 0
+        if self.inputs.texts is not None:
+            tower = self.inputs.texts.load()
+            tokenizer, text_width = tower.tokenizer, tower.width
+        if tokenizer is None or width is None:
             raise UserError(
                 "the library's models read region features and words of a vocabulary, which these "
                 "data are not; bring a model that reads them: run_recipe(..., make_model=...)."
             )
-        make = find_maker(config.name)
-        return partial(make, config, feature_width=width, vocabulary_size=len(vocabulary))
+        make = partial(
+            find_maker(config.name),
+            config,
+            feature_width=width,
+            vocabulary_size=len(tokenizer),
+            text_width=text_width,
+        )
+
+        def build() -> TrainableModel:
+            model = make()
+            if isinstance(model, FitsInputs):
+                images, texts = len(self.train.dataset), self.train.dataset.n_texts
+                model.fit_inputs(
+                    self.train.regions(evenly_spread(images, _FITTED)),
+                    self.train.texts(evenly_spread(texts, _FITTED)),
+                )
+            return model
+
+        return build
 
 
 def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData:
@@ -67,6 +94,10 @@ def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData
     for split in ("train", "dev"):
         if split not in splits:
             open_dataset(folder, split)  # says what the folder holds instead
+    inputs = find_inputs(recipe.model)
+    splits = {split: inputs.view(dataset) for split, dataset in splits.items()}
+    if inputs.texts is not None:
+        return _with_tower(splits, inputs, device=device)
     usual = 1 if splits["train"].n_texts < _SMALL else MIN_WORD_COUNT
     min_count = recipe.min_word_count or usual
     captions = chain(splits["train"].captions, splits["dev"].captions)  # never those of test
@@ -82,7 +113,18 @@ def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData
     test = None
     if "test" in splits:
         test = Collator(splits["test"], vocabulary, device=device)
-    return TrainingData(train, dev, test, vocabulary, min_count)
+    return TrainingData(train, dev, test, vocabulary, min_count, inputs)
+
+
+def _with_tower(splits: Mapping[str, PairDataset], inputs: Inputs, *, device: str) -> TrainingData:
+    """Read the splits by a frozen text tower and its tokenizer."""
+    assert inputs.texts is not None
+    tokenizer = inputs.texts.load().tokenizer
+    read = {
+        split: Collator(dataset, tokenizer, device=device, texts_from=inputs.texts)
+        for split, dataset in splits.items()
+    }
+    return TrainingData(read["train"], read["dev"], read.get("test"), inputs=inputs)
 
 
 def _open_splits(folder: Path) -> Mapping[str, PairDataset]:

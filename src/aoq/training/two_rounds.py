@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aoq.config import Recipe, RoundConfig, RoundName
+from aoq.data.inputs import Inputs
 from aoq.data.vocabulary import Vocabulary
 from aoq.disk import require_writable
 from aoq.distributed import ALONE, Processes, alone_in
@@ -193,11 +194,15 @@ def _settle_origin(
     if not run.origin.is_file():
         if data.vocabulary is not None:
             data.vocabulary.save(run.vocabulary)
+        if data.inputs != Inputs():
+            write_json(run.inputs, data.inputs.as_dict())
         own = {} if own_model is None else {"model": fingerprint_model(own_model)}
         write_json(run.origin, origin | own)
         return
     stored = read_json(run.origin)
     other = [name for name, value in origin.items() if stored.get(name) != value]
+    if run.inputs.is_file() and Inputs.from_dict(read_json(run.inputs)) != data.inputs:
+        other.append("pretrained tower")
     if data.vocabulary is not None and data.vocabulary != Vocabulary.load(run.vocabulary):
         other.append("vocabulary")
     if other:

@@ -134,7 +134,7 @@ class RunApi:
 
     def score(self, image: ReadPicture | int, text: str | int) -> ScoreAnswer:
         self._require_image(image)
-        read = ReadText.of(self._words_of(text), self.matcher.encoder.vocabulary)
+        read = ReadText.of(self._words_of(text), self.matcher.encoder.tokenizer)
         (score,) = self.matcher.score(image, [text])
         return ScoreAnswer(score=score, unknown_words=list(read.unknown_words))
 
