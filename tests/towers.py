@@ -1,0 +1,110 @@
+"""Tiny pretrained models, written from config: a CLIP, a SigLIP, and two single towers.
+
+Their weights are random, but their files are those of real ones: a tokenizer, the preprocessing of
+pictures, safetensors weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from transformers import (
+    BertConfig,
+    BertModel,
+    CLIPConfig,
+    CLIPImageProcessorPil,
+    CLIPModel,
+    PreTrainedTokenizerFast,
+    SiglipConfig,
+    SiglipModel,
+    ViTConfig,
+    ViTModel,
+)
+
+SIDE = 32
+SIZE: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 3,
+}
+SPECIAL = ["<pad>", "<start>", "<unk>", "<end>"]  # CLIP takes an <end> of id 2 for none
+SENTENCES = (
+    "a red ball on the left of a small blue cup",
+    "two green trees above a dog in the snow",
+    "there is a scene with many things",
+)
+
+
+def write_tokenizer(folder: Path, texts: Iterable[str] = SENTENCES, *, longest: int = 32) -> int:
+    """Write a tokenizer of byte pairs; return how many pieces it knows."""
+    pieces = Tokenizer(models.BPE(unk_token="<unk>"))
+    pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        special_tokens=SPECIAL, initial_alphabet=alphabet, vocab_size=400, show_progress=False
+    )
+    pieces.train_from_iterator(texts, trainer)
+    pieces.post_processor = processors.TemplateProcessing(
+        single="<start> $A <end>", special_tokens=[("<start>", 1), ("<end>", 3)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=pieces,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        eos_token="<end>",
+        model_max_length=longest,
+    )
+    tokenizer.save_pretrained(folder)
+    return len(tokenizer)
+
+
+def write_processor(folder: Path) -> None:
+    pixels = {"height": SIDE, "width": SIDE}
+    CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=pixels).save_pretrained(folder)
+
+
+def write_clip(folder: Path, *, seed: int = 0) -> Path:
+    torch.manual_seed(seed)
+    n_pieces = write_tokenizer(folder)
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 3}
+    config = CLIPConfig(
+        text_config={**SIZE, "vocab_size": n_pieces, "max_position_embeddings": 32, **ids},
+        vision_config={**SIZE, "image_size": SIDE, "patch_size": 8},
+        projection_dim=16,
+    )
+    CLIPModel(config).save_pretrained(folder)
+    write_processor(folder)
+    return folder
+
+
+def write_siglip(folder: Path, *, seed: int = 0) -> Path:
+    torch.manual_seed(seed)
+    n_pieces = write_tokenizer(folder, longest=16)
+    config = SiglipConfig(
+        text_config={**SIZE, "vocab_size": n_pieces, "max_position_embeddings": 16},
+        vision_config={**SIZE, "image_size": SIDE, "patch_size": 8},
+    )
+    SiglipModel(config).save_pretrained(folder)
+    write_processor(folder)
+    return folder
+
+
+def write_bert(folder: Path, *, seed: int = 0) -> Path:
+    torch.manual_seed(seed)
+    n_pieces = write_tokenizer(folder)
+    BertModel(BertConfig(vocab_size=n_pieces, max_position_embeddings=32, **SIZE)).save_pretrained(
+        folder
+    )
+    return folder
+
+
+def write_vit(folder: Path, *, seed: int = 0) -> Path:
+    torch.manual_seed(seed)
+    ViTModel(ViTConfig(**SIZE, image_size=SIDE, patch_size=8)).save_pretrained(folder)
+    write_processor(folder)
+    return folder
