@@ -79,3 +79,12 @@ def uneven_dataset(*, images: int = 6, seed: int = 0) -> PairDataset:
         ),
         pictures=(None,) * images,
     )
+
+
+@pytest.fixture(scope="session")
+def towers(tmp_path_factory):
+    """Tiny pretrained models, in folders as transformers saves them."""
+    pytest.importorskip("transformers")
+    from tests.towers import TinyModels
+
+    return TinyModels.write(tmp_path_factory.mktemp("towers"))

@@ -6,7 +6,9 @@ pictures, safetensors weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,10 @@ from transformers import (
     ViTConfig,
     ViTModel,
 )
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
+disable_progress_bar()
+set_verbosity_error()
 SIDE = 32
 SIZE: dict[str, Any] = {
     "hidden_size": 32,
@@ -68,8 +73,14 @@ def write_processor(folder: Path) -> None:
     CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=pixels).save_pretrained(folder)
 
 
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
 def write_clip(folder: Path, *, seed: int = 0) -> Path:
-    torch.manual_seed(seed)
     n_pieces = write_tokenizer(folder)
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 3}
     config = CLIPConfig(
@@ -77,34 +88,54 @@ def write_clip(folder: Path, *, seed: int = 0) -> Path:
         vision_config={**SIZE, "image_size": SIDE, "patch_size": 8},
         projection_dim=16,
     )
-    CLIPModel(config).save_pretrained(folder)
+    with _seeded(seed):
+        CLIPModel(config).save_pretrained(folder)
     write_processor(folder)
     return folder
 
 
 def write_siglip(folder: Path, *, seed: int = 0) -> Path:
-    torch.manual_seed(seed)
     n_pieces = write_tokenizer(folder, longest=16)
     config = SiglipConfig(
         text_config={**SIZE, "vocab_size": n_pieces, "max_position_embeddings": 16},
         vision_config={**SIZE, "image_size": SIDE, "patch_size": 8},
     )
-    SiglipModel(config).save_pretrained(folder)
+    with _seeded(seed):
+        SiglipModel(config).save_pretrained(folder)
     write_processor(folder)
     return folder
 
 
 def write_bert(folder: Path, *, seed: int = 0) -> Path:
-    torch.manual_seed(seed)
     n_pieces = write_tokenizer(folder)
-    BertModel(BertConfig(vocab_size=n_pieces, max_position_embeddings=32, **SIZE)).save_pretrained(
-        folder
-    )
+    config = BertConfig(vocab_size=n_pieces, max_position_embeddings=32, **SIZE)
+    with _seeded(seed):
+        BertModel(config).save_pretrained(folder)
     return folder
 
 
 def write_vit(folder: Path, *, seed: int = 0) -> Path:
-    torch.manual_seed(seed)
-    ViTModel(ViTConfig(**SIZE, image_size=SIDE, patch_size=8)).save_pretrained(folder)
+    config = ViTConfig(**SIZE, image_size=SIDE, patch_size=8)
+    with _seeded(seed):
+        ViTModel(config).save_pretrained(folder)
     write_processor(folder)
     return folder
+
+
+@dataclass(frozen=True)
+class TinyModels:
+    """Folders of tiny pretrained models."""
+
+    clip: Path
+    siglip: Path
+    bert: Path
+    vit: Path
+
+    @classmethod
+    def write(cls, folder: Path) -> TinyModels:
+        return cls(
+            write_clip(folder / "clip"),
+            write_siglip(folder / "siglip"),
+            write_bert(folder / "bert"),
+            write_vit(folder / "vit"),
+        )

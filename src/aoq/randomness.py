@@ -22,6 +22,11 @@ def epoch_order(n_pairs: int, *, seed: int, epoch: int) -> Ids:
     return np.random.default_rng([seed, 2, epoch]).permutation(n_pairs)
 
 
+def image_generator(seed: int, *, epoch: int, step: int, image: int) -> np.random.Generator:
+    """Return the generator for the random view of one image in one step."""
+    return np.random.default_rng([seed, 4, epoch, step, image])
+
+
 def seed_torch(seed: int, *, epoch: int = 0, step: int = 0, process_rank: int = 0) -> None:
     """Seed torch for the initial weights (epoch 0, step 0) or for the dropout of one step."""
     import torch

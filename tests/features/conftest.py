@@ -40,7 +40,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def mean_colour(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> type[MeanColour]:
     """Tests of what happens around the network go without it."""
     MeanColour.batches.clear()
-    monkeypatch.setattr(regions, "load_backbone", lambda name: MeanColour())
+    monkeypatch.setattr(regions, "load_backbone", lambda name, output=None: MeanColour())
     return MeanColour
 
 

@@ -67,13 +67,13 @@ def test_an_interrupted_extraction_goes_on_where_it_stopped(
             raise KeyboardInterrupt
         keep(place, rows)
 
-    keep = extract._keep
-    monkeypatch.setattr(extract, "_keep", interrupted)
+    keep = extract.keep_array
+    monkeypatch.setattr(extract, "keep_array", interrupted)
     with pytest.raises(KeyboardInterrupt):
         extract_pictures(pictures, DEFAULT_SOURCE, workers=workers)
     kept = [path for path in own_cache.rglob("*") if path.is_file()]
     assert sorted(kept) == sorted(places[: extract.BATCH])
-    monkeypatch.setattr(extract, "_keep", keep)
+    monkeypatch.setattr(extract, "keep_array", keep)
     mean_colour.batches.clear()
     extract_pictures(pictures, DEFAULT_SOURCE)
     assert mean_colour.seen() == len(pictures) - extract.BATCH
@@ -89,11 +89,11 @@ from pathlib import Path
 from aoq.features import extract
 from aoq.features.regions import RegionSource
 if __name__ == "__main__":
-    _keep = extract._keep
+    keep_array = extract.keep_array
     def slowly(place, rows):
-        _keep(place, rows)
+        keep_array(place, rows)
         time.sleep(0.2)
-    extract._keep = slowly
+    extract.keep_array = slowly
     source = RegionSource.of_backbone({str(tiny_models / "vit")!r})
     pictures = sorted(Path({str(tmp_path / "photos")!r}).iterdir())
     extract.extract_pictures(pictures, source, workers=1)
@@ -310,8 +310,8 @@ def test_nothing_is_ever_far_ahead_of_what_is_stored(
         keep(place, rows)
         ahead.append(len(started) * extract.BATCH - len(ahead))
 
-    keep = extract._keep
-    monkeypatch.setattr(extract, "_keep", counting)
+    keep = extract.keep_array
+    monkeypatch.setattr(extract, "keep_array", counting)
     extract_pictures([grey(tmp_path / f"{n}.png", n) for n in range(80)], DEFAULT_SOURCE)
     assert len(ahead) == 80
     assert max(ahead) <= (3 + 1) * extract.BATCH

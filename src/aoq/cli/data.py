@@ -10,7 +10,7 @@ from pathlib import Path
 from cyclopts import App
 
 from aoq.cli.base import Count, Flag, Json, Size, app, command, next_steps, print_json
-from aoq.cli.extract import Grid, Workers, open_regions, region_source
+from aoq.cli.extract import Grid, Vector, Workers, open_regions, region_source
 from aoq.errors import PROBLEMS_SHOWN, ManyProblemsError, UserError
 
 data_app = App(name="data", help="Build and check data sets.")
@@ -27,6 +27,8 @@ def build(
     splits: Path | None = None,
     grid: Grid | None = None,
     backbone: str | None = None,
+    vector: Vector | None = None,
+    bfloat16: Flag = False,
     features: Path | None = None,
     regions: Count | None = None,
     workers: Workers = 0,
@@ -55,6 +57,11 @@ def build(
     backbone
         The network that extracts features: `efficientnet-lite0` by default, or a vision model of
         Hugging Face's transformers by its hub name or folder.
+    vector
+        Keep one vector of each photo instead of regions, for models with a pretrained image tower:
+        the backbone's own (pooled), that of its first token (cls) or the mean of all (mean).
+    bfloat16
+        Compute the backbone in bfloat16, which is faster where the processor multiplies it.
     features
         Existing regions, used instead of a backbone: a folder that `aoq extract` wrote,
         or a bottom-up TSV file.
@@ -89,7 +96,13 @@ def build(
     else:
         _leave_out("only scenes have a size and a seed", size=size, seed=seed)
     if features is not None:
-        computed = {"grid": grid, "backbone": backbone, "workers": workers or None}
+        computed = {
+            "grid": grid,
+            "backbone": backbone,
+            "vector": vector,
+            "bfloat16": bfloat16 or None,
+            "workers": workers or None,
+        }
         _leave_out("--features uses existing regions", **computed)
     elif regions is not None:
         raise UserError("--regions needs --features; name a bottom-up file with it.")
@@ -98,7 +111,7 @@ def build(
     reads = [path for path in (file, pictures, splits, features) if path and not scenes]
     refuse_taken_dataset(out, force=force, sources=reads)
     if scenes:
-        chosen = region_source(backbone, grid)
+        chosen = region_source(backbone, grid, vector=vector, bfloat16=bfloat16)
         size, seed = size or "small", seed or 0
         build_scenes(out, size=size, seed=seed, source=chosen, workers=workers, force=force)
     else:
@@ -113,7 +126,7 @@ def build(
         with _hint_at_skipping(skip_bad, helps=lambda: bool(read(skipped=[]))):
             records = read(skipped=skipped)
             if features is None:
-                chosen = region_source(backbone, grid)
+                chosen = region_source(backbone, grid, vector=vector, bfloat16=bfloat16)
                 build_dataset(
                     records,
                     out,

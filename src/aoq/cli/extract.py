@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Grid = Literal[1, 2, 3, 6]
 QUICK_GRID: Grid = 3  # a good start: it trains faster, and is pooled from what was extracted
+Vector = Literal["pooled", "cls", "mean"]
 Workers = Annotated[int, Parameter(validator=Number(gte=0))]
 
 
@@ -89,11 +90,25 @@ def open_regions(path: Path, *, regions: int | None) -> RegionTable:
     return folder.first_regions(regions) if regions is not None else folder
 
 
-def region_source(backbone: str | None, grid: int | None) -> RegionSource:
+def region_source(
+    backbone: str | None,
+    grid: int | None,
+    *,
+    vector: Vector | None = None,
+    bfloat16: bool = False,
+) -> RegionSource:
     from aoq.features.backbones import DEFAULT_BACKBONE, GRID
+    from aoq.features.outputs import Output
     from aoq.features.regions import RegionSource
 
-    return RegionSource.of_backbone(backbone or DEFAULT_BACKBONE, grid=grid or GRID)
+    if (vector or bfloat16) and backbone is None:
+        raise UserError(
+            "--vector and --bfloat16 are for a network of transformers; add --backbone."
+        )
+    if vector and grid:
+        raise UserError("--vector keeps one vector of each photo; leave --grid out.")
+    output = Output(vector or "patches", precision="bfloat16" if bfloat16 else "float32")
+    return RegionSource.of_backbone(backbone or DEFAULT_BACKBONE, grid=grid or GRID, output=output)
 
 
 def _extract_folder(

@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aoq.data.augmentation import apply_views, draw_views, mirrorable
 from aoq.data.dataset import PairDataset
 from aoq.data.vocabulary import PAD, UNKNOWN, Vocabulary
 from aoq.errors import UserError
+from aoq.features.outputs import Output
 from aoq.features.text_models import TextSource
 from aoq.features.texts import FrozenTexts, freeze_texts
 from aoq.features.tokenizers import Tokenizer
 from aoq.parsing import shown
-from aoq.types import Ids, Texts
+from aoq.types import Bools, Ids, Texts
 
 EncodeText = Callable[[str], Sequence[int]]
 
@@ -108,6 +110,22 @@ class Collator:
         rows = torch.from_numpy(np.ascontiguousarray(self.dataset.features[image_ids]))
         dtype = torch.float32 if rows.is_floating_point() else rows.dtype
         return rows.to(self.device, dtype)
+
+    @cached_property
+    def is_augmented(self) -> bool:
+        """Whether training may see random views: images are the pixels that a tower sees."""
+        source = self.dataset.source
+        return source is not None and Output.parse(source.output).kind == "input"
+
+    @cached_property
+    def _mirrorable(self) -> Bools:
+        return mirrorable(self.dataset)
+
+    def random_views(self, image_ids: Ids, *, seed: int, epoch: int, step: int) -> Tensor:
+        """Read random views of some images, for a step of training. (B, 3, S, S)"""
+        may_mirror = self._mirrorable[image_ids]
+        views = draw_views(image_ids, may_mirror, seed=seed, epoch=epoch, step=step)
+        return apply_views(self.regions(image_ids), views)
 
     def texts(self, text_ids: Ids) -> Texts:
         """Return the word ids of some texts, padded to the longest of them."""

@@ -8,17 +8,19 @@ of the model's and the data's hashes, so different weights or data never match.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.protocols import JudgedFold
 from aoq.evaluation.ranks import PairRanks
-from aoq.manifest import DamagedFileError, read_checked
+from aoq.manifest import DamagedFileError, check_file
 from aoq.storage import atomic_file, hash_parts
+from aoq.types import Ids
 
 FOLDER = "ranks"
 _SIDES = ("images", "texts")
@@ -35,19 +37,28 @@ def keep_ranks(path: Path, fold: JudgedFold) -> None:
     found = {side: getattr(fold.pair_ranks, side) for side in _SIDES}
     ranks = {side: each.astype(np.min_scalar_type(each.max())) for side, each in found.items()}
     with atomic_file(path) as temporary:
-        save_file(ranks, temporary)
+        save_file(ranks, temporary, metadata={"sha256": _content_hash(ranks)})
 
 
 def kept_ranks(path: Path, dataset: PairDataset) -> JudgedFold | None:
     """Load saved ranks; None if they are missing, damaged or of another number of pairs."""
     try:
-        ranks = load(read_checked(path))
+        check_file(path)
+        with safe_open(path, framework="np") as file:
+            ranks = {side: file.get_tensor(side) for side in _SIDES}
+            stated = (file.metadata() or {}).get("sha256")
     except (OSError, SafetensorError, DamagedFileError):
         return None
-    if any(ranks.get(side, np.empty(0)).shape != (_n_pairs(dataset),) for side in _SIDES):
+    if stated not in (None, _content_hash(ranks)):  # earlier versions stated none
+        return None
+    if any(part.shape != (_n_pairs(dataset),) for part in ranks.values()):
         return None
     pair_ranks = PairRanks(**{side: ranks[side].astype(np.int64) for side in _SIDES})
     return JudgedFold(dataset.positives, pair_ranks, dataset.fingerprint)
+
+
+def _content_hash(ranks: Mapping[str, Ids]) -> str:
+    return hash_parts(*(ranks[side].data for side in _SIDES))
 
 
 def _n_pairs(dataset: PairDataset) -> int:

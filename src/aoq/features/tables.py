@@ -24,6 +24,7 @@ from aoq.features.arrays import Array, map_features
 from aoq.features.backbones import Regions
 from aoq.features.extract import load_regions
 from aoq.features.names import Names
+from aoq.features.outputs import Output
 from aoq.features.pictures import picture_size
 from aoq.features.regions import Boxes, RegionSource, grid_boxes
 from aoq.folders import written_folder
@@ -157,7 +158,10 @@ def write_rows(
     """
     n_regions, width = table.shape
     shape = (len(rows), n_regions, width)
-    header = np.lib.format.header_data_from_array_1_0(np.empty((0, *shape[1:]), np.float16))
+    source = table.source
+    is_vector = source is not None and Output.parse(source.output).is_vector
+    dtype = np.float32 if is_vector else np.float16
+    header = np.lib.format.header_data_from_array_1_0(np.empty((0, *shape[1:]), dtype))
     all_boxes = np.empty((*shape[:2], 4), np.float32)
     problems: list[str] = []
     title = f"Writing {features.name}"
@@ -165,7 +169,7 @@ def write_rows(
     with disk_errors(features), features.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {**header, "shape": shape})
         for row, number in enumerate(track(rows, title, total=len(rows), unit="images")):
-            image = np.empty(shape[1:], np.float16)
+            image = np.empty(shape[1:], dtype)
             with np.errstate(over="ignore"):
                 image[:], all_boxes[row] = table.read(number)
             if not (np.isfinite(image).all() and np.isfinite(all_boxes[row]).all()):

@@ -108,7 +108,7 @@ class TextModel:
         if self.network is None:
             return None
         mask = texts.mask
-        with torch.inference_mode(), in_precision(self.output):
+        with torch.no_grad(), in_precision(self.output):
             seen = self.network(input_ids=texts.tokens, attention_mask=mask.long())
             rows = seen if isinstance(seen, Tensor) and seen.ndim == 3 else None
             if rows is None:

@@ -56,15 +56,15 @@ class VisionModel:
         from aoq.features.blocks import vector_of
 
         with torch.inference_mode(), in_precision(self._output):
-            seen = self.network(pixel_values=self.prepare(pixels))
-            rows: Regions
             if self._output.kind == "patches":
-                rows = _grid_of(seen.last_hidden_state)
-            elif self._output.kind == "states":
-                rows = seen.to(torch.float16).numpy()  # (B, L, F)
-            else:
-                rows = vector_of(seen, self._output)[:, None].float().numpy()  # (B, 1, F)
-        return rows
+                seen = self.network(pixel_values=self.prepare(pixels))
+                return _grid_of(seen.last_hidden_state)
+            # One by one: the last digits of a product depend on how many rows it has.
+            each = [self.network(pixel_values=self.prepare([picture])) for picture in pixels]
+            if self._output.kind == "states":
+                return torch.cat(each).to(torch.float16).numpy()  # (B, L, F)
+            vectors = [vector_of(seen, self._output).float() for seen in each]
+            return torch.cat(vectors)[:, None].numpy()  # (B, 1, F)
 
     def prepare(self, pixels: list[Pixels]) -> Tensor:
         """Scale and normalise decoded pictures as the model expects. (B, 3, side, side)"""
