@@ -25,7 +25,8 @@ from aoq.models.encoders import by_length
 from aoq.recipes import load_recipe
 from aoq.scoring.protocol import TrainableModel
 from aoq.training.collectives import Collectives, start_fabric
-from aoq.training.step import make_optimizer, update
+from aoq.training.optimizers import make_optimizer
+from aoq.training.step import update
 from aoq.types import AlignedIdx, StepBatch, Texts
 from benchmarks.harness import Comparison, Task
 from benchmarks.scoring import BATCH, REGIONS, WIDTH, draw_lengths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -79,6 +80,13 @@ def test_a_table_keeps_the_defaults_of_its_round(tmp_path):
         ("sampling.depth_texts = 500", "sampling.depth_texts is 500 and mining.depth_texts 300"),
         ("[model]\ncaption_max_words = 1", "need 2"),
         ("[round_one]\nvalidation_texts = 0", "at least 1"),
+        ('[round_one]\noptimizer = "sgd"', "expected one of: adam, adamw"),
+        ("[round_one]\nweight_decay = -0.1", "finite and at least 0"),
+        ("[round_one]\ntower_learning_rate = 0", "tower_learning_rate is 0.0; it has to be pos"),
+        ('[round_one]\nschedule = "linear"', "expected one of: step, cosine, constant"),
+        ("[round_one]\nrise_epochs = 20", "less than epochs, 20"),
+        ("[round_one]\nema = 1.0", "between 0 and 1"),
+        ("[round_one]\nencode_at_once = 0", "at least 1"),
     ],
 )
 def test_a_bad_recipe_is_refused_with_a_sentence(tmp_path, text, sentence):
@@ -121,8 +129,30 @@ def test_a_data_set_is_found_from_any_folder():
 
 def test_the_learning_rate_is_divided_after_the_set_epochs():
     settings = RoundConfig(epochs=6, decay_after=2, learning_rate=1.0, decay_factor=10.0)
-    rates = [settings.learning_rate_at(epoch) for epoch in range(6)]
-    assert rates == pytest.approx([1.0, 1.0, 0.1, 0.1, 0.01, 0.01])
+    rates = [settings.learning_rate_at(step, n_steps=3) for step in range(18)]
+    assert rates == [1.0] * 6 + [0.1] * 6 + [0.01] * 6
+
+
+@pytest.mark.parametrize("rise_epochs", [0.0, 0.2, 0.5, 1.0, 1.7])
+@pytest.mark.parametrize("schedule", ["step", "cosine", "constant"])
+def test_learning_rates_are_those_of_a_plain_loop(schedule, rise_epochs):
+    n_steps, epochs = 5, 3
+    settings = RoundConfig(
+        epochs=epochs, decay_after=2, learning_rate=0.3, schedule=schedule, rise_epochs=rise_epochs
+    )
+    rise, total = rise_epochs * n_steps, epochs * n_steps
+    for step in range(total):
+        factor = 1.0
+        if schedule == "step" and step // n_steps >= 2:
+            factor = 0.1
+        if schedule == "cosine" and step > rise:
+            factor = 0.5 + 0.5 * math.cos(math.pi * (step - rise) / (total - rise))
+        if step + 1 < rise:
+            factor *= (step + 1) / rise
+        for initial in (None, 0.02):
+            rate = settings.learning_rate_at(step, n_steps=n_steps, initial=initial)
+            assert rate == pytest.approx((initial or 0.3) * factor), step
+            assert 0 < rate <= (initial or 0.3)
 
 
 def test_warm_up_epochs_learn_from_all_negatives():

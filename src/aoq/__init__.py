@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from aoq.scoring.ensemble import Ensemble as Ensemble
     from aoq.scoring.inner_product import InnerProduct as InnerProduct
     from aoq.scoring.protocol import TrainableModel as TrainableModel
+    from aoq.training.callbacks import Callback as Callback
     from aoq.training.inputs import TrainingData as TrainingData
     from aoq.training.inputs import open_training_data as open_training_data
     from aoq.training.two_rounds import run_recipe as run_recipe
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BatchScores": "aoq.losses",
+    "Callback": "aoq.training.callbacks",
     "CandidateLists": "aoq.mining.candidates",
     "Collator": "aoq.data.collate",
     "Encoding": "aoq.types",

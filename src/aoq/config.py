@@ -32,6 +32,8 @@ RawNorm = Literal[
 Aggregate = Literal["logsumexp", "mean", "max", "sum"]
 Focal = Literal["equal", "prob"]
 Precision = Literal["float32", "float16", "bfloat16"]
+OptimizerName = Literal["adam", "adamw"]
+Schedule = Literal["step", "cosine", "constant"]
 
 
 def parse_memory(text: str) -> int:
@@ -244,17 +246,35 @@ class RoundConfig:
     epochs: int = 20
     "Passes over all positive pairs."
     warmup_epochs: int = 0
-    "Number of first epochs that learn from all in-batch negatives (Eq. 1) instead of the loss."
+    """Number of first epochs that learn from all in-batch negatives (Eq. 1) instead of the loss;
+    rise_epochs is about the learning rate."""
     batch_size: int = 128
     "Positive pairs per step, over all processes: negatives come from the whole batch."
     accumulate: int = 1
     "Parts into which a step is split, each with the negatives of its own pairs: saves memory."
+    encode_at_once: int | None = None
+    """Images and texts of a step that are encoded at once; none: all. Saves memory at the cost of
+    encoding twice, and keeps the negatives of the whole batch (GradCache)."""
+    optimizer: OptimizerName = "adam"
+    "adam, or adamw: its weight decay is apart from the gradient."
+    weight_decay: float = 0.0
+    "Weight decay, of parameters with two dimensions or more: not of biases and norms."
     learning_rate: float = 2e-4
-    "Adam's initial learning rate."
+    "Learning rate that the schedule starts from."
+    tower_learning_rate: float | None = None
+    "Learning rate of the parameters of pretrained towers; none: the same."
+    schedule: Schedule = "step"
+    "step: divided every decay_after epochs; cosine: falls to 0 over the round; constant."
+    rise_epochs: float = 0.0
+    """Epochs, or a fraction of one, over which the learning rate rises from 0, step by step;
+    warmup_epochs is about the loss."""
     decay_after: int = 10
-    "Epochs before the learning rate is divided."
+    "step: epochs before the learning rate is divided."
     decay_factor: float = 10.0
-    "Divisor of the learning rate."
+    "step: divisor of the learning rate."
+    ema: float | None = None
+    """Decay of the moving average of the weights, such as 0.999, which is validated and kept
+    instead of the weights; none: no average."""
     clip_norm: float = 2.0
     "Maximum norm of the whole gradient."
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -278,14 +298,30 @@ class RoundConfig:
         settle_types(self)
         _require_counts(self, "epochs", "decay_after", "accumulate", "checkpoint_every")
         _require_counts(self, "validation_texts", "validate_every", "patience", "log_every")
+        _require_counts(self, "encode_at_once")
         _require(
             0 <= self.warmup_epochs < self.epochs,
             f"warmup_epochs is {self.warmup_epochs}; it has to be at least 0 and less"
             f" than epochs, {self.epochs}.",
         )
-        for name in ("learning_rate", "clip_norm"):
+        for name in ("learning_rate", "tower_learning_rate", "clip_norm"):
             value = getattr(self, name)
-            _require(0 < value < math.inf, f"{name} is {value}; it has to be positive.")
+            _require(
+                value is None or 0 < value < math.inf, f"{name} is {value}; it has to be positive."
+            )
+        _require(
+            0 <= self.weight_decay < math.inf,
+            f"weight_decay is {self.weight_decay}; it has to be finite and at least 0.",
+        )
+        _require(
+            0 <= self.rise_epochs < self.epochs,
+            f"rise_epochs is {self.rise_epochs}; it has to be at least 0 and less than epochs,"
+            f" {self.epochs}.",
+        )
+        _require(
+            self.ema is None or 0 < self.ema < 1,
+            f"ema is {self.ema}; it has to lie between 0 and 1, such as 0.999.",
+        )
         _require(
             1 <= self.decay_factor < math.inf,
             f"decay_factor is {self.decay_factor}; the learning rate is divided by it, so it has to"
@@ -310,9 +346,26 @@ class RoundConfig:
         standard = replace(self.loss, name="standard", squared=False)
         return standard if self.warming_up(epoch) else self.loss
 
-    def learning_rate_at(self, epoch: int) -> float:
-        """Return the learning rate of an epoch, counted from 0 (step decay)."""
-        return self.learning_rate / self.decay_factor ** (epoch // self.decay_after)
+    def learning_rate_at(self, step: int, *, n_steps: int, initial: float | None = None) -> float:
+        """Return the learning rate of a step of the round, counted from 0; an epoch has `n_steps`.
+
+        `initial` is the rate that some parameters start from; none: `learning_rate`. The rise
+        begins above 0 and the cosine ends above it, so that no step is lost.
+
+        >>> settings = RoundConfig(epochs=2, learning_rate=1.0, schedule="cosine", rise_epochs=0.5)
+        >>> [round(settings.learning_rate_at(step, n_steps=4), 2) for step in range(8)]
+        [0.5, 1.0, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07]
+        """
+        highest = self.learning_rate if initial is None else initial
+        rise = self.rise_epochs * n_steps
+        if step + 1 < rise:
+            highest *= (step + 1) / rise
+        if self.schedule == "step":
+            return highest / self.decay_factor ** (step // n_steps // self.decay_after)
+        if self.schedule == "cosine":
+            done = max(0.0, step - rise) / (self.epochs * n_steps - rise)
+            return highest * (1 + math.cos(math.pi * done)) / 2
+        return highest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from aoq.models import build_model
 from aoq.published.weights import from_published
 from aoq.scoring import cross_attention
 from aoq.scoring.encoded import EncodedDataset
-from aoq.training.step import make_optimizer, step_loss
+from aoq.training.optimizers import make_optimizer
+from aoq.training.step import step_loss
 from aoq.types import Encoding, Texts
 from tests.golden.cases import step_batch
 from tests.golden.conftest import close

@@ -22,7 +22,8 @@ from aoq.models import build_model
 from aoq.randomness import seed_torch
 from aoq.sampling import OfflineSampler
 from aoq.training.collectives import Collectives, start_fabric
-from aoq.training.step import make_batches, make_optimizer, update
+from aoq.training.optimizers import make_optimizer
+from aoq.training.step import make_batches, update
 from aoq.types import Positives
 from tests.conftest import uneven_dataset
 

@@ -17,7 +17,8 @@ from aoq.recipes import load_recipe, shipped_changes, shipped_recipes
 from aoq.recipes.tables import paper_rows
 from aoq.sampling import OfflineSampler
 from aoq.training.collectives import Collectives, start_fabric
-from aoq.training.step import make_batches, make_optimizer, update
+from aoq.training.optimizers import make_optimizer
+from aoq.training.step import make_batches, update
 from tests.conftest import uneven_dataset
 from tests.training.steps_in_processes import everything_wrong
 

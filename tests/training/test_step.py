@@ -15,10 +15,10 @@ from aoq.losses import LOSSES, BatchScores, OfflineScores, compute_loss
 from aoq.models import MODELS, build_model
 from aoq.sampling import OfflineSampler
 from aoq.training.collectives import Collectives, start_fabric
+from aoq.training.optimizers import make_optimizer
 from aoq.training.step import (
     NotFiniteError,
     make_batches,
-    make_optimizer,
     score_batch,
     step_loss,
     update,

@@ -157,11 +157,11 @@ def test_a_signal_in_the_last_validation_does_not_hide_that_the_round_gave_up(
 
     signals = iter([signal.SIGINT])
 
-    def interrupted(path, model, optimizer, state):
+    def interrupted(path, model, optimizer, state, **options):
         if state.waited:
             for number in signals:
                 signal.raise_signal(number)
-        real(path, model, optimizer, state)
+        real(path, model, optimizer, state, **options)
 
     monkeypatch.setattr(round_module, "save_trainer", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -7,11 +7,11 @@ tensors and plain containers and cannot run code.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -95,38 +95,67 @@ def _damaged(path: Path) -> UserError:
     )
 
 
+class HasState(Protocol):
+    """Anything else that a round has to continue."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None: ...
+
+
 def save_trainer(
-    path: Path, model: TrainableModel, optimizer: torch.optim.Optimizer, state: TrainerState
+    path: Path,
+    model: TrainableModel,
+    optimizer: torch.optim.Optimizer,
+    state: TrainerState,
+    *,
+    average: HasState | None = None,
 ) -> None:
-    """Save all that a round needs to continue."""
+    """Save all that a round needs to continue; `average` is that of the weights."""
     content = {
         "state": asdict(state),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
+        "optimizer_kind": type(optimizer).__name__,
     }
+    if average is not None:
+        content["average"] = average.state_dict()
     with atomic_file(path) as temporary, temporary.open("wb") as file:
         torch.save(content, file)  # given a path, it hides why it could not write
 
 
 def load_trainer(
-    path: Path, model: TrainableModel, optimizer: torch.optim.Optimizer
+    path: Path,
+    model: TrainableModel,
+    optimizer: torch.optim.Optimizer,
+    *,
+    average: HasState | None = None,
 ) -> TrainerState:
     """Restore a saved state; return a fresh one if nothing was saved."""
     if not path.is_file():
         return TrainerState()
     path.open("rb").close()  # errors of the system are passed on
+    kind = type(optimizer).__name__
     try:
         content: dict[str, Any] = torch.load(
             BytesIO(read_checked(path)), map_location="cpu", weights_only=True
         )
-        model.load_state_dict(content["model"])
-        optimizer.load_state_dict(content["optimizer"])
-        return TrainerState(**content["state"])
+        saved_kind = content.get("optimizer_kind", kind)
+        if saved_kind == kind:
+            model.load_state_dict(content["model"])
+            optimizer.load_state_dict(content["optimizer"])
+            if average is not None:
+                average.load_state_dict(content["average"])
+            return TrainerState(**content["state"])
     except Exception:  # damaged files make torch raise almost anything, OSError too
         raise UserError(
             f"{path} is damaged or not a trainer state of this run ({path.stat().st_size:,} "
             "bytes); restore it from a copy, or remove it to start the round anew."
         ) from None
+    raise UserError(
+        f"{path} was saved with the optimizer {saved_kind}, and this round has {kind}; pass the "
+        "make_optimizer that the round was started with, or remove the file to start it anew."
+    )
 
 
 @dataclass(frozen=True)

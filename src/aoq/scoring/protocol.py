@@ -83,3 +83,12 @@ class HasAuxiliaryLoss(Protocol):
     def auxiliary_loss(self, images: Encoding, texts: Texts) -> dict[str, Tensor]:
         """Return named terms, each a mean over the given pairs, weighted by their share."""
         ...
+
+
+@runtime_checkable
+class HasPretrained(Protocol):
+    """A model with parts that were trained before, which may learn at a rate of their own."""
+
+    def pretrained_parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Yield the parameters that were learned before, elsewhere."""
+        ...

@@ -31,8 +31,9 @@ from aoq.scoring.protocol import TrainableModel
 from aoq.threads import choose_threads, using_threads
 from aoq.training.collectives import Collectives, start_fabric
 from aoq.training.inputs import TrainingData, open_training_data
-from aoq.training.preflight import require_memory_for
-from aoq.training.step import make_batches, make_optimizer, update
+from aoq.training.optimizers import make_optimizer
+from aoq.training.preflight import require_memory_for, require_rounds_fit
+from aoq.training.step import make_batches, update
 from aoq.types import Encoding, Floats, Int32s, Positives
 
 T = TypeVar("T")
@@ -108,7 +109,9 @@ def estimate_cost(recipe: Recipe) -> RecipeCost:
     recipe = recipe.resolved()
     _warn_where_busy()
     data = open_training_data(recipe)
-    model = data.builder(recipe.model)().to(data.train.device)
+    builder = data.builder(recipe.model)
+    require_rounds_fit(recipe, builder)
+    model = builder().to(data.train.device)
     positives = data.train.dataset.positives
     sampler, mining, one, two = None, None, None, None
     if recipe.mines and recipe.mining.memory is not None:
@@ -130,9 +133,11 @@ def estimate_cost(recipe: Recipe) -> RecipeCost:
             update(advance=0, title="Measuring round two")
             two = _time_round(model, data, recipe.round_two, sampler)
             update()
-    rounds, parameters = [cost for cost in (one, two) if cost is not None], count_parameters(model)
-    # For each round the best weights, and the trainer's: weights and Adam's two moments.
-    disk_bytes = len(rounds) * 4 * 4 * parameters
+    parameters = count_parameters(model)
+    rounds = [(one, recipe.round_one), (two, recipe.round_two)]
+    # For each round the best weights, and the trainer's: weights, Adam's two moments, the average.
+    copies = sum(4 + (settings.ema is not None) for cost, settings in rounds if cost is not None)
+    disk_bytes = copies * 4 * parameters
     return RecipeCost(
         parameters=parameters,
         round_one=one,

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aoq.config import Recipe
+from aoq.config import Recipe, RoundConfig
 from aoq.distributed import ALONE, Processes
+from aoq.errors import UserError
 from aoq.mining.plan import lists_nbytes
 from aoq.runs.checkpoint import MakeModel
 from aoq.scoring.blocks import block_size_for
 from aoq.scoring.encoded import EncodedDataset, evaluation_mode
-from aoq.scoring.protocol import TrainableModel
+from aoq.scoring.protocol import HasPretrained, SeparatesImageSets, TrainableModel
 from aoq.training.inputs import TrainingData
 from aoq.types import Encoding
 
@@ -35,6 +36,31 @@ class _Rows:
 
     def __getitem__(self, rows: object) -> Encoding:
         raise NotImplementedError("these are sizes only")
+
+
+def require_rounds_fit(recipe: Recipe, make_model: MakeModel) -> None:
+    """Refuse settings of a round that the model cannot follow, before the first round starts."""
+    rounds = [recipe.round_one] if recipe.needs_round_one else []
+    rounds += [recipe.round_two] if recipe.rounds == "both" else []
+    if any(each.encode_at_once or each.tower_learning_rate for each in rounds):
+        model = make_model()
+        for settings in rounds:
+            require_settings_fit(model, settings)
+
+
+def require_settings_fit(model: TrainableModel, settings: RoundConfig) -> None:
+    """Refuse settings that the model cannot follow."""
+    if settings.encode_at_once is not None and isinstance(model, SeparatesImageSets):
+        raise UserError(
+            f"encode_at_once is {settings.encode_at_once}, and batch norm in the model "
+            f"({type(model).__name__}) needs all images of a batch at once; leave it out, and "
+            "raise accumulate or lower batch_size to save memory."
+        )
+    if settings.tower_learning_rate is not None and not isinstance(model, HasPretrained):
+        raise UserError(
+            f"tower_learning_rate is {settings.tower_learning_rate}, and the model "
+            f"({type(model).__name__}) has no pretrained towers; set learning_rate alone."
+        )
 
 
 def require_mining_memory(

@@ -14,11 +14,13 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 
-from aoq.config import RoundConfig
+from aoq.config import RoundConfig, RoundName
 from aoq.data.collate import Collator
 from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
@@ -32,11 +34,15 @@ from aoq.runs.directory import RunDirectory
 from aoq.sampling import OfflineSampler
 from aoq.scoring.protocol import TrainableModel
 from aoq.threads import Pace, ThreadChoice, choose_threads, is_set_by_user, using_threads
+from aoq.training.average import WeightAverage
 from aoq.training.board import step_board
+from aoq.training.callbacks import Callback, RoundEnd, RoundStart, StepEnd, Validation
 from aoq.training.collectives import Collectives, start_fabric
+from aoq.training.optimizers import LearningRates, MakeOptimizer
+from aoq.training.optimizers import make_optimizer as usual_optimizer
 from aoq.training.signals import Stop, waiting_signals
 from aoq.training.statistics import COLLAPSED, CollapseWatch, StepStatistics
-from aoq.training.step import NotFiniteError, add_gradients, make_batches, make_optimizer, update
+from aoq.training.step import NotFiniteError, add_gradients, make_batches, update
 from aoq.types import Ids
 
 
@@ -57,7 +63,10 @@ class Round:
         sampler: OfflineSampler | None,
         seed: int,
         label: str,
+        which: RoundName,
         feature_width: int | None,
+        make_optimizer: MakeOptimizer | None = None,
+        callbacks: Sequence[Callback] = (),
         processes: Processes = ALONE,
     ) -> None:
         self.run = run
@@ -68,6 +77,8 @@ class Round:
         self.sampler = sampler
         self.seed = seed
         self.label = label
+        self.which: RoundName = which
+        self.callbacks = tuple(callbacks) if processes.is_first else ()
         self.feature_width = feature_width
         self.processes = processes
         self.collectives = Collectives(start_fabric(train.device, settings.precision))
@@ -76,10 +87,6 @@ class Round:
                 "torchrun started this program, which did not join its processes; train inside "
                 "`with aoq.distributed.join_processes() as processes`, and pass them on."
             )
-        self.optimizer = make_optimizer(model, settings)
-        self.state = load_trainer(run.trainer, model, self.optimizer)
-        self.collectives.share_weights(model)
-        self.log = EventLog(run.events if processes.is_first else None)
         self.n_steps = len(self._batches(0))
         if not self.n_steps:
             raise UserError(
@@ -88,6 +95,14 @@ class Round:
                 f"processes and {settings.accumulate} parts of a step; use fewer of these, or a "
                 "larger training split."
             )
+        self.optimizer = (make_optimizer or usual_optimizer)(model, settings)
+        self.rates = LearningRates(self.optimizer, settings, n_steps=self.n_steps)
+        self.average = None
+        if settings.ema is not None and processes.is_first:  # which validates
+            self.average = WeightAverage(model, decay=settings.ema)
+        self.state = load_trainer(run.trainer, model, self.optimizer, average=self.average)
+        self.collectives.share_weights(model)
+        self.log = EventLog(run.events if processes.is_first else None)
         self.pace = Pace()
         self.statistics = StepStatistics()
         self.collapse = CollapseWatch.for_epochs_of(
@@ -120,6 +135,7 @@ class Round:
             progress_bar(self.label, total=total, unit="steps") as self.bar,
         ):
             self.bar(advance=self._steps_done)
+            self._tell_of_start()
             while not self._is_finished() and self._train_epoch(self.state.epoch, stop):
                 self._end_epoch(stop)
             self._log_early_end()
@@ -130,7 +146,27 @@ class Round:
             )
         if self._gave_up():
             say(f"{self.label}: {self.state.waited} validations without a better one; ends")
+        self._tell_of_end()
         return self.state
+
+    def _tell_of_start(self) -> None:
+        for callback in self.callbacks:
+            callback.on_round_start(
+                RoundStart(
+                    round=self.which,
+                    path=self.run.path,
+                    settings=self.settings,
+                    steps_per_epoch=self.n_steps,
+                    steps_done=self._steps_done,
+                )
+            )
+
+    def _tell_of_end(self) -> None:
+        state = self.state
+        for callback in self.callbacks:
+            callback.on_round_end(
+                RoundEnd(self.which, self.run.path, state.epoch, state.best_epoch, state.best)
+            )
 
     def _choose_threads(self) -> ThreadChoice:
         """Take the user's number of threads, else that of the round so far, else measure."""
@@ -155,7 +191,13 @@ class Round:
                 self.train, pair_ids, settings=settings, sampler=self.sampler, epoch=epoch, step=0
             )
             self.optimizer.zero_grad(set_to_none=True)
-            add_gradients(self.model, batches, loss, collectives=self.collectives)
+            add_gradients(
+                self.model,
+                batches,
+                loss,
+                collectives=self.collectives,
+                encode_at_once=settings.encode_at_once,
+            )
 
         self.model.train()
         choice = choose_threads(unit, units=settings.epochs * self.n_steps - self._steps_done)
@@ -231,8 +273,6 @@ class Round:
     def _train_epoch(self, epoch: int, stop: Stop) -> bool:
         """Take the remaining steps of an epoch; false if the round has to end before validation."""
         self.model.train()
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.learning_rate_at(epoch)
         if self.settings.loss_at(epoch) != self.settings.loss_at(max(0, epoch - 1)):
             self.pace = Pace()  # other steps, another pace
         batches = self._batches(epoch)
@@ -243,6 +283,7 @@ class Round:
         if self._gave_up():
             return False
         for step in range(first, len(batches)):
+            self.rates.set(epoch * self.n_steps + step)
             step_started = time.perf_counter()
             with using_threads(self.state.threads):
                 terms = self._step(batches[step], epoch=epoch, step=step)
@@ -250,6 +291,7 @@ class Round:
             for name, value in terms.items():
                 sums[name] += value
             self.state = replace(self.state, step=step + 1)
+            self._tell_of_step(terms)
             self._watch_pace(step_seconds, epoch)
             self.bar(title=title, note=_described(terms))
             self._between_steps(stop)
@@ -261,12 +303,24 @@ class Round:
         self.log.write(
             "epoch",
             epoch=epoch + 1,
-            learning_rate=self.settings.learning_rate_at(epoch),
+            learning_rate=self.rates.at((epoch + 1) * self.n_steps - 1),
             seconds=round(time.monotonic() - started, 2),
             steps=n_steps,
             loss={name: round(value / n_steps, 5) for name, value in sums.items()},
         )
         return True
+
+    def _tell_of_step(self, terms: dict[str, float]) -> None:
+        for callback in self.callbacks:
+            callback.on_step(
+                StepEnd(
+                    round=self.which,
+                    epoch=self.state.epoch + 1,
+                    step=self._steps_done,
+                    learning_rate=self.rates.at(self._steps_done - 1),
+                    terms=terms,
+                )
+            )
 
     def _step(self, pair_ids: Ids, *, epoch: int, step: int) -> dict[str, float]:
         """Update the weights; return the terms of the loss."""
@@ -291,6 +345,8 @@ class Round:
             )
         except NotFiniteError as error:
             raise self._not_finite(error, pair_ids, epoch=epoch, step=step) from None
+        if self.average is not None:
+            self.average.add()
         self.statistics.add(terms, outcomes)
         if self.collapse.sees(outcomes):
             self.log.write("collapsed", epoch=epoch + 1, step=step + 1)
@@ -348,8 +404,21 @@ class Round:
     def _validate(self, epoch: int) -> tuple[Metrics, bool]:
         """Judge the model on dev, and keep its weights if they are the best so far.
 
-        Warm-up epochs never count as best: their weights are kept only until a later epoch.
+        Where there is an average of the weights, it stands in for them. Warm-up epochs never
+        count as best: their weights are kept only until a later epoch.
         """
+        with self.average.in_model() if self.average is not None else nullcontext():
+            metrics, best = self._judge_weights(epoch)
+        figures = metrics.as_dict()
+        self.log.write("validation", epoch=epoch + 1, step=self.state.step, best=best, **figures)
+        self.board.write_metrics(self._steps_done, figures)
+        for callback in self.callbacks:
+            callback.on_validation(
+                Validation(self.which, epoch + 1, self._steps_done, metrics, is_best=best)
+            )
+        return metrics, best
+
+    def _judge_weights(self, epoch: int) -> tuple[Metrics, bool]:
         judged = None
         if self.processes.is_first:
             judged = evaluate(self.model, self.dev, description=f"{self.label}: validate")
@@ -365,14 +434,13 @@ class Round:
             self.state = replace(self.state, best=score, best_epoch=epoch + 1)
             if self.processes.is_first:
                 save_weights(self.run.model, self.model, feature_width=self.feature_width)
-        figures = metrics.as_dict()
-        self.log.write("validation", epoch=epoch + 1, step=self.state.step, best=best, **figures)
-        self.board.write_metrics(self._steps_done, figures)
         return metrics, best
 
     def _save(self) -> None:
         if self.processes.is_first:
-            save_trainer(self.run.trainer, self.model, self.optimizer, self.state)
+            save_trainer(
+                self.run.trainer, self.model, self.optimizer, self.state, average=self.average
+            )
 
 
 def _described(terms: dict[str, float]) -> str:

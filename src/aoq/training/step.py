@@ -1,9 +1,9 @@
 """One training step: encode, score, and the terms of the loss.
 
 A round-two step has up to three times the images and texts of an online one: the pairs, their
-offline negatives, the partners of those. Every distinct image and text is read and encoded once,
-all in one pass. A model whose batch norm must see the three sets of images apart, as VSRN's does,
-gets them apart.
+offline negatives, the partners of those. Every distinct image and text is read and encoded once
+(`aoq.training.encoding`). A model whose batch norm must see the three sets of images apart, as
+VSRN's does, gets them apart.
 
 A step can be taken in parts, one after the other, and by several processes at once. Its order and
 its draws are those of one process; each reads its share.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,20 +25,10 @@ from aoq.distributed import ALONE, Processes, share
 from aoq.errors import UserError
 from aoq.losses import BatchScores, LossTerms, OfflineScores, compute_loss
 from aoq.sampling import OfflineNegatives, OfflineSampler
-from aoq.scoring.precision import as_single
-from aoq.scoring.protocol import (
-    HasAuxiliaryLoss,
-    MatchingModel,
-    SeparatesImageSets,
-    TrainableModel,
-)
+from aoq.scoring.protocol import HasAuxiliaryLoss, MatchingModel, TrainableModel
 from aoq.training.collectives import Collectives
+from aoq.training.encoding import encode_roles, mixed_precision
 from aoq.types import AlignedIdx, Encoding, Ids, StepBatch, require_tensor
-
-
-def make_optimizer(model: TrainableModel, settings: RoundConfig) -> torch.optim.Optimizer:
-    """Make the optimizer of a round."""
-    return torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
 
 
 def make_batches(
@@ -144,7 +133,13 @@ def update(
     term or the gradient is not finite: the weights stay as they were.
     """
     optimizer.zero_grad(set_to_none=True)
-    outcomes = add_gradients(model, batches, settings.loss_at(epoch), collectives=collectives)
+    outcomes = add_gradients(
+        model,
+        batches,
+        settings.loss_at(epoch),
+        collectives=collectives,
+        encode_at_once=settings.encode_at_once,
+    )
     collectives.average_gradients(model.parameters())
     terms = _terms_of_step(outcomes, collectives)
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm))
@@ -163,11 +158,14 @@ def add_gradients(
     loss: LossConfig,
     *,
     collectives: Collectives,
+    encode_at_once: int | None = None,
 ) -> list[Outcome]:
     """Compute the loss of each batch and add its gradients to those of the weights."""
     outcomes = []
     for batch in batches:
-        outcome = step_loss(model, batch, loss, collectives=collectives)
+        outcome = step_loss(
+            model, batch, loss, collectives=collectives, encode_at_once=encode_at_once
+        )
         collectives.fabric.backward(outcome.loss.total)
         outcomes.append(outcome)
     return outcomes
@@ -189,30 +187,39 @@ def step_loss(
     config: LossConfig,
     *,
     collectives: Collectives | None = None,
+    encode_at_once: int | None = None,
 ) -> Outcome:
     """Compute the scores and the loss of a batch.
 
     Auxiliary terms are means, and are weighted by their share of the batch: the mean of the
     processes' losses is that of the whole batch.
     """
-    scores, images = score_batch(model, batch, collectives=collectives)
+    scores, images = score_batch(
+        model, batch, collectives=collectives, encode_at_once=encode_at_once
+    )
     loss = compute_loss(scores, config)
     if isinstance(model, HasAuxiliaryLoss):
         weight = batch.share * (1 if collectives is None else collectives.processes.size)
-        with _mixed_precision(collectives):
+        with mixed_precision(collectives):
             auxiliary = model.auxiliary_loss(images, batch.texts[batch.pairs.texts])
         loss = replace(loss, auxiliary={name: weight * term for name, term in auxiliary.items()})
     return Outcome(scores, loss)
 
 
 def score_batch(
-    model: MatchingModel, batch: StepBatch, *, collectives: Collectives | None = None
+    model: MatchingModel,
+    batch: StepBatch,
+    *,
+    collectives: Collectives | None = None,
+    encode_at_once: int | None = None,
 ) -> tuple[BatchScores, Encoding]:
     """Compute every score the losses need; also return the encoded images of the pairs read here.
 
     Encoders may run in lower precision; scores never do.
     """
-    pairs, offline, partners = _encode_roles(model, batch, collectives)
+    pairs, offline, partners = encode_roles(
+        model, batch, collectives=collectives, at_once=encode_at_once
+    )
     own, size = len(batch.pairs.images), len(batch.negatives)
     texts = pairs.texts if collectives is None else collectives.gather_encoding(pairs.texts, size)
     matrix = model.score_matrix(pairs.images, texts)  # (b, B)
@@ -232,40 +239,3 @@ def score_batch(
         aligned = dict(zip(aligned, gathered[:, size:].unbind(dim=1), strict=True))
     offline_scores = OfflineScores(**aligned, derived_mask=batch.derived_mask) if aligned else None
     return BatchScores(matrix, batch.negatives, offline_scores), pairs.images
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """The images and texts of a role, aligned as its `AlignedIdx`."""
-
-    images: Encoding
-    texts: Encoding
-
-
-def _encode_roles(
-    model: MatchingModel, batch: StepBatch, collectives: Collectives | None
-) -> tuple[_Encoded, _Encoded | None, _Encoded | None]:
-    """Encode the pairs, the offline negatives and their partners, all in one pass."""
-    roles = [role for role in (batch.pairs, batch.offline, batch.partners) if role is not None]
-    with _mixed_precision(collectives):
-        if isinstance(model, SeparatesImageSets):
-            rows = torch.cat([role.images for role in roles])
-            images = model.encode_image_sets(batch.regions[rows], len(roles))
-        else:
-            distinct = model.encode_images(batch.regions)
-            images = [distinct[role.images] for role in roles]
-        words = model.encode_texts(batch.texts)
-    pairs, *others = (
-        _Encoded(_in_single(encoded), _in_single(words[role.texts]))
-        for encoded, role in zip(images, roles, strict=True)
-    )
-    offline, partners = (*others, None, None)[:2]
-    return pairs, offline, partners
-
-
-def _mixed_precision(collectives: Collectives | None) -> AbstractContextManager[None]:
-    return nullcontext() if collectives is None else collectives.fabric.autocast()
-
-
-def _in_single(encoding: Encoding) -> Encoding:
-    return replace(encoding, vectors=as_single(encoding.vectors))

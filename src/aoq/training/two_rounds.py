@@ -41,8 +41,14 @@ from aoq.runs.mine import mine_split
 from aoq.sampling import OfflineSampler
 from aoq.scoring.protocol import TrainableModel
 from aoq.storage import hash_file, is_vacant, locked, read_json, remove_folder, write_json
+from aoq.training.callbacks import Callback
 from aoq.training.inputs import TrainingData, open_training_data
-from aoq.training.preflight import require_mining_memory
+from aoq.training.optimizers import MakeOptimizer
+from aoq.training.preflight import (
+    require_mining_memory,
+    require_rounds_fit,
+    require_settings_fit,
+)
 from aoq.training.round import Round
 
 
@@ -111,6 +117,8 @@ def train_round(
     candidates: Path | str | None = None,
     start: Path | str | None = None,
     make_model: MakeModel | None = None,
+    make_optimizer: MakeOptimizer | None = None,
+    callbacks: Sequence[Callback] = (),
     label: str | None = None,
     force: bool = False,
     processes: Processes = ALONE,
@@ -118,8 +126,8 @@ def train_round(
     """Train one round into `path`, or the rest of it.
 
     Offline negatives come from `candidates`, or from the lists that the recipe names. `start` is
-    the run whose weights the round starts from, unless it starts from scratch. Several processes
-    may call this.
+    the run whose weights the round starts from, unless it starts from scratch. `make_optimizer`
+    and `callbacks` are described at `run_recipe`. Several processes may call this.
     """
     path, recipe = Path(path), data.settle(recipe.resolved())
     settings = recipe.settings_of(which)
@@ -131,6 +139,7 @@ def train_round(
     run = RunDirectory(path)
     seed_torch(recipe.seed)
     model = build()
+    require_settings_fit(model, settings)
     own_model = None if make_model is None else model
 
     def prepare() -> None:
@@ -156,7 +165,10 @@ def train_round(
             sampler=sampler,
             seed=recipe.seed,
             label=label or f"round {which} ({settings.loss.name})",
+            which=which,
             feature_width=data.feature_width,
+            make_optimizer=make_optimizer,
+            callbacks=callbacks,
             processes=processes,
         ).fit()
     processes.barrier()  # all can read what was written
@@ -240,6 +252,8 @@ class TwoRounds:
     recipe: Recipe
     data: TrainingData
     make_model: MakeModel | None = None
+    make_optimizer: MakeOptimizer | None = None
+    callbacks: Sequence[Callback] = ()
     processes: Processes = ALONE
 
     @property
@@ -258,6 +272,8 @@ class TwoRounds:
             self.data,
             which="one",
             make_model=self.make_model,
+            make_optimizer=self.make_optimizer,
+            callbacks=self.callbacks,
             processes=self.processes,
         )
 
@@ -286,6 +302,8 @@ class TwoRounds:
             candidates=candidates,
             start=self.round_one,
             make_model=self.make_model,
+            make_optimizer=self.make_optimizer,
+            callbacks=self.callbacks,
             processes=self.processes,
         )
 
@@ -313,14 +331,18 @@ def run_recipe(
     *,
     data: TrainingData | None = None,
     make_model: MakeModel | None = None,
+    make_optimizer: MakeOptimizer | None = None,
+    callbacks: Sequence[Callback] = (),
     force: bool = False,
     processes: Processes = ALONE,
 ) -> dict[str, Any]:
     """Train round one, mine, train round two and judge on test, or do what is left of it.
 
     `make_model` builds a model of your own, once a round, and `data` may hold anything that it
-    reads. Stages that the recipe does not need are left out: round one if it names a teacher's
-    lists, round two if it is an online baseline. Returns the result of the last round.
+    reads. `make_optimizer` replaces the optimizer of the settings; the schedule still scales the
+    learning rate of each of its groups. `callbacks` are told of steps and validations. Stages that
+    the recipe does not need are left out: round one if it names a teacher's lists, round two if it
+    is an online baseline. Returns the result of the last round.
     """
     path = Path(path)
     if make_model is not None:
@@ -330,13 +352,22 @@ def run_recipe(
     recipe = data.settle(recipe)
     builder = make_model or data.builder(recipe.model)
     # Refuse what can be refused before anything is removed.
+    require_rounds_fit(recipe, builder)
     if force or not RunDirectory(path).candidates.is_file():
         require_mining_memory(recipe, data, builder, processes=processes)
     if recipe.candidates:
         lists = Path(recipe.candidates)
         CandidateLists.load(lists).require_fit(data.train.dataset, source=lists)
     processes.first_does(partial(prepare_run, path, recipe, force=force, reads=recipe.files))
-    stages = TwoRounds(path, recipe, data, make_model, processes)
+    stages = TwoRounds(
+        path,
+        recipe,
+        data,
+        make_model=make_model,
+        make_optimizer=make_optimizer,
+        callbacks=callbacks,
+        processes=processes,
+    )
     with alone_in(path, processes):
         if recipe.needs_round_one:
             stages.train_round_one()
