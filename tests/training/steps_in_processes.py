@@ -33,6 +33,7 @@ CASES = {
     "bfan": {},
     "bfan, two parts": {"accumulate": 2},
     "bfan, online": {"loss": LossConfig(name="online")},
+    "bfan, in pieces, adamw": {"encode_at_once": 3, "optimizer": "adamw", "weight_decay": 0.1},
     "scan": {},
     "vse": {},
     "vsrn, frozen": {},

@@ -96,6 +96,28 @@ def test_a_whole_recipe_runs_in_two_processes_and_is_continued_by_them(tmp_path,
     assert all(np.array_equal(before[name], value) for name, value in weights(last.path).items())
 
 
+def test_pieces_the_average_and_callbacks_in_two_processes(tmp_path, precomp):
+    recipe = small_recipe(precomp, rounds="one")
+    settings = replace(
+        recipe.round_one,
+        optimizer="adamw",
+        weight_decay=0.01,
+        schedule="cosine",
+        rise_epochs=0.5,
+        ema=0.9,
+        encode_at_once=3,
+    )
+    recipe = replace(recipe, model=replace(recipe.model, name="vse"), round_one=settings)
+    save_recipe(recipe, tmp_path / "recipe.toml")
+    torchrun("-m", "tests.training.recipe_in_processes", tmp_path / "recipe.toml", tmp_path / "two")
+    run_recipe(tmp_path / "one", recipe)
+    one, two = (weights(tmp_path / name / "round-one") for name in ("one", "two"))
+    for name, value in one.items():
+        np.testing.assert_allclose(two[name], value, atol=1e-4, err_msg=name)
+    assert (tmp_path / "two.0").read_text().split() == [str(step) for step in range(1, 13)]
+    assert not (tmp_path / "two.1").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the process by /proc")
 def test_one_process_that_is_asked_to_stop_stops_all_and_they_go_on(tmp_path, precomp):
