@@ -143,10 +143,6 @@ class ModelConfig:
             f"model.prompt is {self.prompt!r}; expected a text with {{}} where each text goes.",
         )
         _require(
-            self.name != "towers" or bool(self.image),
-            "model.image is empty; name the image tower, a model on the hub or a folder.",
-        )
-        _require(
             self.caption_max_words >= 2,
             f"model.caption_max_words is {self.caption_max_words}; <start> and <end> need 2.",
         )
@@ -277,6 +273,9 @@ class RoundConfig:
     instead of the weights; none: no average."""
     clip_norm: float = 2.0
     "Maximum norm of the whole gradient."
+    augment: bool = True
+    """Where photos are read as pixels: train on random crops, and on mirror images unless a caption
+    speaks of left or right."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     "auto: bfloat16 for the encoders on a GPU that supports it, else float32; scores stay float32."
     diagonal_only: bool = False

@@ -12,6 +12,8 @@ from aoq.data.vocabulary import Vocabulary
 from aoq.models import build_model
 from aoq.scoring.blocks import ranges
 
+REGION_MODELS = ("vsrn", "scan", "bfan", "vse")  # those that need no pretrained towers
+
 
 def score_blocks(scorer, encoded, *, block_size):
     """The score matrix block by block: which images, which texts, and their scores."""

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from aoq.config import parse_memory
 from aoq.errors import UserError
-from aoq.models import MODELS
 from aoq.scoring.blocks import BLOCK_SIZE, block_size_for, block_size_within
 from aoq.scoring.encoded import EncodedDataset, PackedEncoding, concatenate, encode_dataset
 from aoq.scoring.ensemble import Ensemble
@@ -18,7 +17,7 @@ from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding
 from tests.conftest import uneven_dataset
 from tests.evaluation.cases import ranks_in_blocks
-from tests.scoring.cases import collator_of, score_blocks, small_model, vocabulary_of
+from tests.scoring.cases import REGION_MODELS, collator_of, score_blocks, small_model, vocabulary_of
 
 
 def padded_words(lengths, *, width=3):
@@ -48,7 +47,7 @@ def test_rows_of_a_packed_encoding_are_those_that_went_in(parts):
     assert everything.mask.sum(dim=1).tolist() == [n for part in parts for n in part][::-1]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", REGION_MODELS)
 @pytest.mark.parametrize("batch_size", [1, 3, 128])
 def test_every_image_and_text_is_encoded_at_its_own_place(name, batch_size):
     dataset = uneven_dataset(images=5)
@@ -65,7 +64,7 @@ def test_every_image_and_text_is_encoded_at_its_own_place(name, batch_size):
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 3, 100])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", REGION_MODELS)
 def test_no_block_size_changes_a_score_or_a_rank_of_any_model(name, block_size):
     dataset = uneven_dataset(images=5)
     model = small_model(name, vocabulary=vocabulary_of(dataset))

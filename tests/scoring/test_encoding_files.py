@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from aoq.errors import UserError
-from aoq.models import MODELS
 from aoq.scoring import encoding_files
 from aoq.scoring.blocks import block_size_within
 from aoq.scoring.encoded import EncodedDataset, encode_dataset
 from aoq.scoring.encoding_files import StoredRows, encode_to_disk, encodings_folder, open_stored
 from tests.conftest import uneven_dataset
-from tests.scoring.cases import collator_of, small_model, vocabulary_of
+from tests.scoring.cases import REGION_MODELS, collator_of, small_model, vocabulary_of
 
 MAPS = Path("/proc/self/maps")
 DATASET = uneven_dataset(images=11)
@@ -64,7 +63,7 @@ def assert_same_rows(taken, expected):
     assert taken.mask is None or torch.equal(taken.mask, expected.mask)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", REGION_MODELS)
 @pytest.mark.parametrize("world_size", [2, 3, 20])
 def test_processes_share_the_pieces_evenly_and_write_the_same_bytes(tmp_path, name, world_size):
     alone = contents(write(name, tmp_path / "alone"))
@@ -132,7 +131,7 @@ def test_finished_encodings_are_not_computed_again(tmp_path):
         encode_to_disk(model, collator_of(DATASET), folder)
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=REGION_MODELS)
 def both_ways(request, small_pieces, tmp_path_factory):
     """In memory and stored; one item a batch, so that batches do not differ either."""
     model, collator = model_of(request.param), collator_of(DATASET)

@@ -12,7 +12,7 @@ from aoq.config import LossConfig, ModelConfig, RoundConfig, SamplingConfig
 from aoq.data.collate import Collator
 from aoq.data.vocabulary import Vocabulary
 from aoq.losses import LOSSES, BatchScores, OfflineScores, compute_loss
-from aoq.models import MODELS, build_model
+from aoq.models import build_model
 from aoq.sampling import OfflineSampler
 from aoq.training.collectives import Collectives, start_fabric
 from aoq.training.optimizers import make_optimizer
@@ -24,6 +24,7 @@ from aoq.training.step import (
     update,
 )
 from tests.conftest import uneven_dataset
+from tests.scoring.cases import REGION_MODELS
 from tests.training.steps_in_processes import everything_wrong
 
 
@@ -201,7 +202,7 @@ def in_double(batch):
 
 
 @pytest.mark.parametrize("precision", ["auto", "float32", "bfloat16"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", REGION_MODELS)
 def test_every_model_takes_a_step_in_every_precision(collator, sampler, name, precision):
     settings, _, batch = batch_of(collator, sampler, "adap_off_quin", precision=precision)
     model = small_model(name, collator).train()
@@ -220,7 +221,7 @@ def test_every_model_takes_a_step_in_every_precision(collator, sampler, name, pr
     assert all(value.dtype == torch.float32 for value in model.parameters())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", REGION_MODELS)
 def test_pairs_of_one_image_share_its_encoding(collator, name):
     dataset = collator.dataset
     image = int(np.argmax(dataset.positives.texts_per_image()))

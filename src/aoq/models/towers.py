@@ -78,6 +78,11 @@ class TowerPlan:
 
 def tower_inputs(config: ModelConfig) -> Inputs:
     """Return what is frozen of the towers of a model, by which all photos and texts are read."""
+    if not config.image:
+        raise UserError(
+            "model.image names no image tower; name a vision model or a dual encoder of "
+            "transformers, on its hub or in a folder, with --model.image."
+        )
     vision, text = TowerPlan.of(config, "vision"), TowerPlan.of(config, "text")
     return Inputs(
         RegionSource.of_backbone(vision.name, output=vision.frozen),

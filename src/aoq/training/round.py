@@ -17,11 +17,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from aoq.config import RoundConfig, RoundName
 from aoq.data.collate import Collator
+from aoq.data.dataset import ImagesOnDemand
 from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
 from aoq.evaluation.metrics import Metrics
@@ -40,10 +42,13 @@ from aoq.training.callbacks import Callback, RoundEnd, RoundStart, StepEnd, Vali
 from aoq.training.collectives import Collectives, start_fabric
 from aoq.training.optimizers import LearningRates, MakeOptimizer
 from aoq.training.optimizers import make_optimizer as usual_optimizer
+from aoq.training.prefetch import prefetch
 from aoq.training.signals import Stop, waiting_signals
 from aoq.training.statistics import COLLAPSED, CollapseWatch, StepStatistics
 from aoq.training.step import NotFiniteError, add_gradients, make_batches, update
-from aoq.types import Ids
+from aoq.types import Ids, StepBatch
+
+_AHEAD = 2
 
 
 class Round:
@@ -168,6 +173,12 @@ class Round:
                 RoundEnd(self.which, self.run.path, state.epoch, state.best_epoch, state.best)
             )
 
+    @property
+    def _ahead(self) -> int:
+        """Batches that are read ahead: a few from disk or for a GPU, none that are in memory."""
+        from_disk = isinstance(self.train.dataset.features, ImagesOnDemand)
+        return _AHEAD if from_disk or self.train.device.type != "cpu" else 0
+
     def _choose_threads(self) -> ThreadChoice:
         """Take the user's number of threads, else that of the round so far, else measure."""
         if not self._may_choose_threads():
@@ -282,11 +293,13 @@ class Round:
         self._validate_where_due(stop)  # a stop may have cut it off
         if self._gave_up():
             return False
-        for step in range(first, len(batches)):
+        steps = range(first, len(batches))
+        read = prefetch(partial(self._read, batches, epoch), steps, ahead=self._ahead)
+        for step in steps:
             self.rates.set(epoch * self.n_steps + step)
             step_started = time.perf_counter()
             with using_threads(self.state.threads):
-                terms = self._step(batches[step], epoch=epoch, step=step)
+                terms = self._step(next(read), batches[step], epoch=epoch, step=step)
             step_seconds = time.perf_counter() - step_started
             for name, value in terms.items():
                 sums[name] += value
@@ -322,18 +335,24 @@ class Round:
                 )
             )
 
-    def _step(self, pair_ids: Ids, *, epoch: int, step: int) -> dict[str, float]:
-        """Update the weights; return the terms of the loss."""
-        seed_torch(self.seed, epoch=epoch + 1, step=step, process_rank=self.processes.rank)
-        batches = make_batches(
+    def _read(self, batches: list[Ids], epoch: int, step: int) -> list[StepBatch]:
+        """Read what a step learns from."""
+        return make_batches(
             self.train,
-            pair_ids,
+            batches[step],
             settings=self.settings,
             sampler=self.sampler,
             epoch=epoch,
             step=step,
+            seed=self.seed,
             processes=self.processes,
         )
+
+    def _step(
+        self, batches: list[StepBatch], pair_ids: Ids, *, epoch: int, step: int
+    ) -> dict[str, float]:
+        """Update the weights; return the terms of the loss."""
+        seed_torch(self.seed, epoch=epoch + 1, step=step, process_rank=self.processes.rank)
         try:
             terms, outcomes = update(
                 self.model,

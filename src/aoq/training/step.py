@@ -12,8 +12,9 @@ its draws are those of one process; each reads its share.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -39,12 +40,17 @@ def make_batches(
     sampler: OfflineSampler | None,
     epoch: int,
     step: int,
+    seed: int = 0,
     processes: Processes = ALONE,
 ) -> list[StepBatch]:
     """Read the positive pairs (P, 2) of a step, and draw their offline negatives if it has any.
 
-    One batch for each part of the step, and of each this process's share.
+    One batch for each part of the step, and of each this process's share. The `seed` decides how
+    photos are augmented.
     """
+    read_images = collator.regions
+    if settings.augment and collator.is_augmented:
+        read_images = partial(collator.random_views, seed=seed, epoch=epoch, step=step)
     loss, drawn = settings.loss_at(epoch), None
     if sampler is not None and loss.needs_candidates:
         drawn = sampler.draw(pair_ids[:, 0], pair_ids[:, 1], epoch=epoch, step=step)
@@ -53,6 +59,7 @@ def make_batches(
         part = share(len(pair_ids), number, settings.accumulate)
         batch = _read_batch(
             collator,
+            read_images,
             pair_ids[part],
             None if drawn is None else drawn[part],
             loss=loss,
@@ -65,6 +72,7 @@ def make_batches(
 
 def _read_batch(
     collator: Collator,
+    read_images: Callable[[Ids], Tensor],
     pair_ids: Ids,
     drawn: OfflineNegatives | None,
     *,
@@ -89,7 +97,7 @@ def _read_batch(
     texts, text_idx = _distinct([texts for _, texts in roles.values()], collator.device)
     aligned = dict(zip(roles, map(AlignedIdx, image_idx, text_idx), strict=True))
     return StepBatch(
-        regions=collator.regions(images),
+        regions=read_images(images),
         texts=collator.texts(texts),
         pairs=aligned["pairs"],
         negatives=torch.from_numpy(~positives).to(collator.device),

@@ -1,0 +1,36 @@
+"""Reads the batches of coming steps while the present one computes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def prefetch(make: Callable[[int], T], steps: Iterable[int], *, ahead: int) -> Iterator[T]:
+    """Yield what is made for each step, in order; up to `ahead` of them are made beforehand.
+
+    >>> list(prefetch(lambda step: step * step, range(4), ahead=2))
+    [0, 1, 4, 9]
+    """
+    if not ahead:
+        yield from map(make, steps)
+        return
+    under_way: deque[Future[T]] = deque()
+    # One thread, on one core: the steps need the others.
+    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            for step in steps:
+                under_way.append(pool.submit(make, step))
+                if len(under_way) > ahead:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
