@@ -188,6 +188,16 @@ def test_a_damaged_line_of_a_log_is_named_by_its_number(tmp_path):
         read_json_lines(log)
 
 
+def test_a_line_with_a_check_is_checked_in_any_folder(tmp_path):
+    log = tmp_path / "log.jsonl"
+    for value in ({"rsum": 231.5}, {"rsum": 244.8}):
+        append_json_line(log, value, with_check=True)
+    assert read_json_lines(log) == [{"rsum": 231.5}, {"rsum": 244.8}]
+    log.write_text(log.read_text().replace("244.8", "254.8"))
+    with pytest.raises(UserError, match=r"log\.jsonl, line 2: it is damaged"):
+        read_json_lines(log)
+
+
 @pytest.mark.parametrize("content", ["", "[1]", "{"])
 def test_json_that_is_not_an_object_is_one_sentence(tmp_path, content):
     (tmp_path / "origin.json").write_text(content)

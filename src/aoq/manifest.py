@@ -175,10 +175,11 @@ def _read_line(line: bytes) -> dict[str, Any] | None:
     if not isinstance(entry, dict):
         return None
     stated = entry.pop("check", None)
-    return entry if stated == _check(entry) else None
+    return entry if stated == check_of(entry) else None
 
 
-def _check(entry: Mapping[str, Any]) -> str:
+def check_of(entry: Mapping[str, Any]) -> str:
+    """Return the hash that a line of JSON carries of its other fields."""
     return _digest(json.dumps(entry, sort_keys=True).encode())[:16]
 
 
@@ -188,7 +189,7 @@ def _file_entry(name: str, version: Version) -> dict[str, Any]:
 
 
 def _line_of(entry: Mapping[str, Any]) -> bytes:
-    return json.dumps({**entry, "check": _check(entry)}).encode() + b"\n"
+    return json.dumps({**entry, "check": check_of(entry)}).encode() + b"\n"
 
 
 def _append(folder: Path, entry: Mapping[str, Any]) -> None:

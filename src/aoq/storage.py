@@ -26,6 +26,7 @@ from aoq.manifest import (
     NAME,
     append_checked,
     check_content,
+    check_of,
     create_manifest,
     foreign_files,
     is_leftover,
@@ -180,10 +181,14 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
         np.save(file, array)
 
 
-def append_json_line(path: Path, value: dict[str, Any]) -> None:
-    """Append one line to a log that ends as it did after the last line."""
+def append_json_line(path: Path, value: dict[str, Any], *, with_check: bool = False) -> None:
+    """Append one line to a log that ends as it did after the last line.
+
+    `with_check` adds a hash of the line, so that it is checked wherever it is copied.
+    """
+    check = {"check": check_of(value)} if with_check else {}
     with disk_errors(path):
-        append_checked(path, json.dumps(value, ensure_ascii=False, allow_nan=False))
+        append_checked(path, json.dumps(value | check, ensure_ascii=False, allow_nan=False))
 
 
 def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
@@ -199,10 +204,17 @@ def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
 
 
 def parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """Parse one line of a log; the error for a damaged line names it."""
+    """Parse one line of a log, without its check; the error for a damaged line names it."""
     with suppress(ValueError):
         value = json.loads(line)
         if isinstance(value, dict):
+            stated = value.pop("check", None)
+            if stated not in (None, check_of(value)):
+                raise UserError(
+                    f"{path}, line {number}: it is damaged or was changed since aoq wrote it; "
+                    "restore the file from a copy, or remove that line. If the change is intended, "
+                    'delete "check" from it.'
+                )
             return value
     raise UserError(
         f"{path}, line {number}: it is damaged; expected a JSON object. Restore the file from a "

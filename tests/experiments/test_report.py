@@ -34,7 +34,7 @@ from aoq.runs.checkpoint import load_run
 from aoq.runs.judge import evaluate_runs
 from aoq.scoring.encoded import encode_dataset
 from aoq.storage import read_json_lines, write_text
-from tests.commands import aoq
+from tests.commands import aoq, assert_refused
 from tests.experiments.cases import RESULT, ROWS, make_experiment
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
@@ -244,6 +244,22 @@ def test_an_unfinished_experiment_shows_what_is_missing(made, tmp_path, capsys):
     assert "1 of 2" in page
     with pytest.raises(UserError, match="no result of made yet"):
         read(made, results=tmp_path / "none.jsonl")
+
+
+def test_a_changed_figure_of_a_copied_results_file_is_rejected(made, tmp_path):
+    definition, data, out = made
+    first, second, *others = results_file(out).read_text().splitlines(keepends=True)
+    figure = str(json.loads(second)["test"]["rsum"])
+    changed = second.replace(figure, f"{(int(figure[0]) + 1) % 10}{figure[1:]}")
+    copy = tmp_path / "copy.jsonl"
+    copy.write_text("".join((first, changed, *others)))
+    for command in (("--list",), ("--report", tmp_path / "report"), ()):
+        refused = aoq(
+            *("experiment", definition.source, "--data", data, "--out", out),
+            *("--results", copy, *command),
+        )
+        assert_refused(refused, "copy.jsonl, line 2: it is damaged or was changed")
+    assert not (tmp_path / "report").exists()
 
 
 def test_without_runs_there_are_tables_and_curves(made, tmp_path, capsys):

@@ -131,7 +131,7 @@ def _run(
 
     def note(job: Job, line: dict[str, Any]) -> None:
         if job.name in todo.rows:
-            append_json_line(results, line)
+            append_json_line(results, line, with_check=True)
             say(f"{job.name}: {_shown(line)}")
 
     say(f"{definition.name}: {count_of(len(todo.done), 'result')} there, {len(todo.rows)} to come")

@@ -1,8 +1,10 @@
 """Results of an experiment: a file with one line of JSON for every finished run.
 
 Lines carry a digest of the settings, so results of other settings are recognized, and experiments
-that share a file share the runs that they have in common. The ranks behind each line are files
-beside it: together they are enough for tables with intervals on a machine without the runs.
+that share a file share the runs that they have in common. They also carry a hash of themselves, so
+damage is found in a file that no manifest lists, and in lines copied from elsewhere. The ranks
+behind each line are files beside it: together they are enough for tables with intervals on a
+machine without the runs.
 """
 
 from __future__ import annotations
