@@ -11,11 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from aoq.data.collate import Collator
-from aoq.data.splits import open_dataset
 from aoq.errors import UserError
 from aoq.evaluation.bootstrap import paired_bootstrap
 from aoq.evaluation.metrics import PAPER_FIGURES
@@ -30,19 +27,12 @@ from aoq.experiments.report import read_experiment
 from aoq.experiments.results import ranks_beside, results_file
 from aoq.experiments.tables import TextTable
 from aoq.randomness import epoch_order
-from aoq.runs.checkpoint import load_run
 from aoq.runs.judge import evaluate_runs
-from aoq.scoring.encoded import encode_dataset
 from aoq.storage import read_json_lines, write_text
 from tests.commands import aoq, assert_refused
-from tests.experiments.cases import RESULT, ROWS, make_experiment
+from tests.experiments.cases import RESULT, ROWS
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return make_experiment(tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="module")
@@ -467,17 +457,6 @@ def test_the_command_writes_the_report_and_shows_the_table(made, tmp_path):
     assert "index.html" in done.stderr
     assert "more than the first of the group" in done.stdout
     assert (tmp_path / "report/index.html").is_file()
-
-
-@pytest.fixture(scope="module")
-def matrix(made):
-    """Every score of the training set by the teacher of the first seed."""
-    _, data, out = made
-    trained = load_run(out / "small.toml+online/seed-0/round-one")
-    collator = Collator(open_dataset(data, "train"), trained.vocabulary)
-    encoded = encode_dataset(trained.model, collator)
-    with torch.no_grad():
-        return trained.model.score_matrix(encoded.images[:], encoded.texts[:]).numpy()
 
 
 def test_negatives_are_the_hardest_of_the_batch_and_of_the_set(report, matrix):

@@ -6,33 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from aoq.data.collate import Collator
-from aoq.data.splits import open_dataset
 from aoq.evaluation.bootstrap import Interval
 from aoq.evaluation.online_share import OnlineShare
 from aoq.experiments.report import read_experiment
 from aoq.experiments.results import results_file
-from aoq.runs.checkpoint import load_run
-from aoq.scoring.encoded import encode_dataset
 from reproduction.claims import Claim, PaperTable
 from reproduction.figures import cross_retrieval
 from reproduction.pair_scores import scores_by_class
 from reproduction.report import PaperReport, shares_section
-from tests.experiments.cases import make_experiment
 
 PAPER = PaperTable(
     of="table 1",
     rsum={"VSRN": 516.8, "VSRN + AdapOffQuin": 521.4},
     claims=(Claim(says="all of it helps", row="VSRN + AdapOffQuin", above="VSRN"),),
 )
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return make_experiment(tmp_path_factory.mktemp("report"))
 
 
 def read(made, *, out: Path | None = None):
@@ -87,17 +76,6 @@ def test_letters_of_the_figures_are_readable_in_print(report):
 
     texts = cross_retrieval(report.report.rows[:2]).findobj(Text)
     assert min(text.get_fontsize() for text in texts if text.get_text()) >= 8
-
-
-@pytest.fixture(scope="module")
-def matrix(made):
-    """Every score of the training set by the teacher of the first seed."""
-    _, data, out = made
-    trained = load_run(out / "small.toml+online/seed-0/round-one")
-    collator = Collator(open_dataset(data, "train"), trained.vocabulary)
-    encoded = encode_dataset(trained.model, collator)
-    with torch.no_grad():
-        return trained.model.score_matrix(encoded.images[:], encoded.texts[:]).numpy()
 
 
 def test_scores_of_the_pair_classes_are_those_of_the_batches(made, report, matrix):
