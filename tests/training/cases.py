@@ -38,6 +38,10 @@ def small_recipe(data, **changes) -> Recipe:
     return replace(recipe, **changes)
 
 
+def with_round_two(recipe, **changes):
+    return replace(recipe, round_two=replace(recipe.round_two, **changes))
+
+
 def weights(path):
     return load_file(RunDirectory(path).model)
 
@@ -48,12 +52,16 @@ def assert_same_weights(first, second):
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def validations(path):
+def events(path, kind):
+    """Read the events of a kind from the log of a run."""
     lines = read_json_lines(RunDirectory(path).events)
+    return [line for line in lines if line["event"] == kind]
+
+
+def validations(path):
     return [
         {key: value for key, value in line.items() if key not in ("time", "event")}
-        for line in lines
-        if line["event"] == "validation"
+        for line in events(path, "validation")
     ]
 
 

@@ -1,14 +1,23 @@
-"""Requests that a server has to refuse, and how it does."""
+"""Requests to a server, and how it refuses them."""
 
 from __future__ import annotations
 
 import httpx
+import pytest
 
 from aoq.web.security import SECURITY_HEADERS
 
-RUN = "vsrn-round-two"
-UPLOAD = f"/api/runs/{RUN}/texts"
+VSRN, BFAN = "vsrn-round-two", "bfan-round-two"
+RUNS = pytest.mark.parametrize(("at", "run"), [(0, VSRN), (1, BFAN)], ids=["vsrn", "bfan"])
+UPLOAD = f"/api/runs/{VSRN}/texts"
 MULTIPART = "multipart/form-data; boundary=x"
+
+
+def asked(client, path: str, status: int = 200, **parameters) -> dict:
+    """Ask for something of a run; return the answer."""
+    answer = client.get(f"/api/runs/{path}", params=parameters)
+    assert answer.status_code == status, answer.text
+    return answer.json()
 
 
 def assert_refused(answer: httpx.Response, *statuses: int) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 
 from aoq.data.build import build_scenes
 from aoq.recipes import load_recipe
@@ -21,6 +22,8 @@ from aoq.training.two_rounds import run_recipe
 from aoq.web.app import make_app
 from aoq.web.limits import Limits
 from aoq.web.server import running
+from tests.conftest import write_precomp
+from tests.training.cases import small_recipe
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,26 @@ def client(server) -> Iterator[httpx.Client]:
 def run_names(client) -> list[str]:
     """VSRN's and BFAN's, as addresses have them."""
     return [run["name"] for run in client.get("/api/status").json()["runs"]]
+
+
+@pytest.fixture(scope="session")
+def bare_data(tmp_path_factory):
+    """Features that came without pictures, and a run on them."""
+    folder = tmp_path_factory.mktemp("bare")
+    data = write_precomp(folder / "precomp")
+    run_recipe(folder / "run", replace(small_recipe(data), rounds="one"))
+    return data, folder / "run"
+
+
+@pytest.fixture(scope="session")
+def bare(bare_data):
+    """Twice the same run on features that came without pictures, with an index of dev only."""
+    _, run = bare_data
+    build_index(run, Contents(splits=["dev"]))
+    matcher = Matcher.load(run)
+    app = make_app([matcher, matcher])
+    with TestClient(app, base_url="http://localhost") as client:
+        yield client
 
 
 def picture_bytes(kind: str = "JPEG", size: tuple[int, int] = (64, 48), **options) -> bytes:

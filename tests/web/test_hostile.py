@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from aoq.features.pictures import open_picture, upright
 from aoq.web.security import LOOPBACK_NAMES, SECURITY_HEADERS, KnownVisitors
 from aoq.web.thumbnails import Thumbnails, make_thumbnail
-from tests.web.cases import MULTIPART, RUN, UPLOAD, assert_refused, parsed
+from tests.web.cases import MULTIPART, UPLOAD, VSRN, assert_refused, parsed
 from tests.web.conftest import picture_bytes
 
 MB = 1_000_000
@@ -82,7 +82,7 @@ def test_a_picture_that_is_something_else_too_is_only_a_picture(client):
     answer = client.post(UPLOAD, files={"picture": ("a.html", polyglot, "text/html")})
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
-    assert client.get(f"/api/runs/{RUN}/pictures/{answer.json()['upload']}").status_code == 422
+    assert client.get(f"/api/runs/{VSRN}/pictures/{answer.json()['upload']}").status_code == 422
 
 
 @pytest.mark.parametrize(
@@ -251,57 +251,57 @@ WRONG_ADDRESSES = {
         "/api/runs/%00/curves",
         "/api/runs/" + "a" * 5000 + "/curves",
         "/api/runs/nobody/curves",
-        f"/api/runs/{RUN}/pictures/../../../../etc/passwd",
-        f"/api/runs/{RUN}/pictures/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
-        f"/api/runs/{RUN}/pictures//etc/passwd",
-        f"/api/runs/{RUN}/pictures/80",
-        f"/api/runs/{RUN}/pictures/3/",
-        f"/api/runs/{RUN}/negatives/text/400",
-        f"/api/runs/{RUN}/images?text_number=400",
-        f"/api/runs/{RUN}/texts?image=80",
+        f"/api/runs/{VSRN}/pictures/../../../../etc/passwd",
+        f"/api/runs/{VSRN}/pictures/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+        f"/api/runs/{VSRN}/pictures//etc/passwd",
+        f"/api/runs/{VSRN}/pictures/80",
+        f"/api/runs/{VSRN}/pictures/3/",
+        f"/api/runs/{VSRN}/negatives/text/400",
+        f"/api/runs/{VSRN}/images?text_number=400",
+        f"/api/runs/{VSRN}/texts?image=80",
         "/api/runs/bfan-round-two/attention?upload=nobody&text=a",
-        f"/api/runs/{RUN}/score?image=80&text=a",
+        f"/api/runs/{VSRN}/score?image=80&text=a",
     ],
     409: [
-        f"/api/runs/{RUN}/attention?image=1&text=a",
+        f"/api/runs/{VSRN}/attention?image=1&text=a",
     ],
     422: [
-        f"/api/runs/{RUN}/pictures/..%5c..%5cboot.ini",
-        f"/api/runs/{RUN}/pictures/-1",
-        f"/api/runs/{RUN}/pictures/99999999999999999999",
-        f"/api/runs/{RUN}/pictures/{'9' * 5000}",
-        f"/api/runs/{RUN}/pictures/NaN",
-        f"/api/runs/{RUN}/pictures/1e3",
-        f"/api/runs/{RUN}/pictures/0x10",
-        f"/api/runs/{RUN}/pictures/%D9%A1x",
-        f"/api/runs/{RUN}/pictures/3%00",
-        f"/api/runs/{RUN}/pictures/3?size=huge",
-        f"/api/runs/{RUN}/negatives/file/1",
-        f"/api/runs/{RUN}/negatives/image/-1",
-        f"/api/runs/{RUN}/negatives/text/1?depth=0",
-        f"/api/runs/{RUN}/images",
-        f"/api/runs/{RUN}/images?text=",
-        f"/api/runs/{RUN}/images?text=%20",
-        f"/api/runs/{RUN}/images?text=%00",
-        f"/api/runs/{RUN}/images?text=zyxxy",
-        f"/api/runs/{RUN}/images?text={'a' * 501}",
-        f"/api/runs/{RUN}/images?text=a&text_number=1",
-        f"/api/runs/{RUN}/images?text=a&top=0",
-        f"/api/runs/{RUN}/images?text=a&top=101",
-        f"/api/runs/{RUN}/images?text=a&top=NaN",
-        f"/api/runs/{RUN}/images?text=a&top=1e9",
-        f"/api/runs/{RUN}/texts",
-        f"/api/runs/{RUN}/texts?image=-1",
-        f"/api/runs/{RUN}/entries?kind=file",
-        f"/api/runs/{RUN}/entries?split=../test",
-        f"/api/runs/{RUN}/entries?limit=101",
-        f"/api/runs/{RUN}/entries?offset=-1",
-        f"/api/runs/{RUN}/entries?sample=-1",
+        f"/api/runs/{VSRN}/pictures/..%5c..%5cboot.ini",
+        f"/api/runs/{VSRN}/pictures/-1",
+        f"/api/runs/{VSRN}/pictures/99999999999999999999",
+        f"/api/runs/{VSRN}/pictures/{'9' * 5000}",
+        f"/api/runs/{VSRN}/pictures/NaN",
+        f"/api/runs/{VSRN}/pictures/1e3",
+        f"/api/runs/{VSRN}/pictures/0x10",
+        f"/api/runs/{VSRN}/pictures/%D9%A1x",
+        f"/api/runs/{VSRN}/pictures/3%00",
+        f"/api/runs/{VSRN}/pictures/3?size=huge",
+        f"/api/runs/{VSRN}/negatives/file/1",
+        f"/api/runs/{VSRN}/negatives/image/-1",
+        f"/api/runs/{VSRN}/negatives/text/1?depth=0",
+        f"/api/runs/{VSRN}/images",
+        f"/api/runs/{VSRN}/images?text=",
+        f"/api/runs/{VSRN}/images?text=%20",
+        f"/api/runs/{VSRN}/images?text=%00",
+        f"/api/runs/{VSRN}/images?text=zyxxy",
+        f"/api/runs/{VSRN}/images?text={'a' * 501}",
+        f"/api/runs/{VSRN}/images?text=a&text_number=1",
+        f"/api/runs/{VSRN}/images?text=a&top=0",
+        f"/api/runs/{VSRN}/images?text=a&top=101",
+        f"/api/runs/{VSRN}/images?text=a&top=NaN",
+        f"/api/runs/{VSRN}/images?text=a&top=1e9",
+        f"/api/runs/{VSRN}/texts",
+        f"/api/runs/{VSRN}/texts?image=-1",
+        f"/api/runs/{VSRN}/entries?kind=file",
+        f"/api/runs/{VSRN}/entries?split=../test",
+        f"/api/runs/{VSRN}/entries?limit=101",
+        f"/api/runs/{VSRN}/entries?offset=-1",
+        f"/api/runs/{VSRN}/entries?sample=-1",
         "/api/runs/bfan-round-two/attention?image=1",
         "/api/runs/bfan-round-two/attention?text=a",
         "/api/runs/bfan-round-two/attention?image=1&upload=x&text=a",
         f"/api/runs/bfan-round-two/attention?upload={'x' * 65}&text=a",
-        f"/api/runs/{RUN}/score?image=1&text=zyxxy",
+        f"/api/runs/{VSRN}/score?image=1&text=zyxxy",
     ],
 }
 PATHS = [(status, path) for status, paths in WRONG_ADDRESSES.items() for path in paths]
