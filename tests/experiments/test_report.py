@@ -171,6 +171,12 @@ def test_the_page_needs_nothing_else_and_shows_all_parts(folder):
         assert part in page
 
 
+def test_the_styles_of_the_page_are_whole(folder):
+    styles = re.findall(r"<style>(.*?)</style>", (folder / "index.html").read_text(), re.DOTALL)
+    assert styles
+    assert all(style.count("{") == style.count("}") for style in styles)
+
+
 def test_captions_are_text_on_the_page_and_never_markup(folder):
     page = (folder / "index.html").read_text()
     assert "&lt;script&gt;alert(1)" in page
