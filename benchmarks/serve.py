@@ -203,7 +203,7 @@ class Load:
             "searches_per_second": round(over_http, 1),
             "direct_searches_per_second": round(direct, 1),
         }
-        return result | {"sentence": _told(result)}
+        return result | {"sentence": _sentence(result)}
 
 
 def prepare_demo() -> Path:
@@ -237,7 +237,7 @@ def _direct_rate(matcher: Matcher, searches: Sequence[Question], *, seconds: flo
     return done / (time.perf_counter() - started)
 
 
-def _told(result: dict[str, Any]) -> str:
+def _sentence(result: dict[str, Any]) -> str:
     return (
         f"{result['requests_per_second']:.0f} requests/s, {result['errors']} errors, "
         f"p50 {result['p50_ms']:.0f} ms, p95 {result['p95_ms']:.0f} ms; "

@@ -224,7 +224,7 @@ class Table6:
             }
             for label, (_, _, paper) in SETTINGS.items()
         }
-        told = (
+        sentences = (
             f"{label} {row['seconds']:.3f} s, {row['ratio']:.2f}x (paper {row['paper_ratio']:.2f}x)"
             for label, row in rows.items()
         )
@@ -237,7 +237,7 @@ class Table6:
             "what": what,
             "repeats": self.repeats,
             "rows": rows,
-            "sentence": "; ".join(told),
+            "sentence": "; ".join(sentences),
         }
 
 

@@ -147,7 +147,7 @@ class Beside:
                         seconds[name].append(time.perf_counter() - started)
         medians = {name: round(median(times), 5) for name, times in seconds.items()}
         ratio = medians["chosen"] / min(medians["one"], medians["all"])
-        told = ", ".join(f"{name} {1000 * value:.0f} ms" for name, value in medians.items())
+        listed = ", ".join(f"{name} {1000 * value:.0f} ms" for name, value in medians.items())
         return {
             "name": f"{self.name}, {self.busy} busy",
             "busy": self.busy,
@@ -155,7 +155,7 @@ class Beside:
             "seconds": medians,
             "threads": ways.threads,
             "chosen_over_better": round(ratio, 2),
-            "sentence": f"{told}; {ratio:.2f} times the better",
+            "sentence": f"{listed}; {ratio:.2f} times the better",
         }
 
 

@@ -1,11 +1,11 @@
 """The paper on Flickr8k: what `docs/results.md` is made of.
 
-The definitions are experiments like anybody's, which `aoq experiment` runs too. This package adds
-what the paper says of their rows (claims/*.toml), judges it, draws the paper's figures, and writes
+The definitions are ordinary experiments, which `aoq experiment` can run too. This package adds the
+paper's figures and claims (claims/*.toml), judges the claims, draws the paper's figures, and writes
 the tables of docs/results.md. It imports aoq; aoq never imports it, and it is not in the wheel.
 
     python -m reproduction                                  list the experiments
-    python -m reproduction table1 --data FOLDER             run one, or what is left of it
+    python -m reproduction table1 --data FOLDER             run or continue one
     python -m reproduction table1 --data FOLDER --report X  its report, with claims and figures
     python -m reproduction all CAPTIONS PICTURES SPLITS     everything, from the photos to the page
     python -m reproduction page                             docs/results.md from results/

@@ -40,30 +40,34 @@ def experiment(
     report: Path | None = None,
     force: Flag = False,
 ) -> None:
-    """Run one of the paper's experiments, or what is left of it; without a name, list them.
+    """Run one of the paper's experiments.
+
+    Without a name, list them. If interrupted, the same command continues; finished runs are not
+    repeated.
 
     Parameters
     ----------
     name
-        An experiment, as in `table1`.
+        An experiment, such as `table1`.
     data
         Folder of the data set.
     out
-        Folder of the runs, which all experiments share.
+        Folder of the runs; all experiments share it.
     seeds
-        Other seeds than the experiment's, or some of them.
+        Seeds to use instead of the experiment's, or a subset of them.
     rows
-        Only the rows with these labels, and the teachers that they need.
+        Only the rows with these labels, and the teachers they need.
     jobs
-        Runs at a time, which share the cores; default: as many as cores, one on a GPU.
+        Parallel runs, which share the cores; default: one per core, one on a GPU.
     results
-        File of the results; those of the repository count as done unless you name another one.
+        File to which each result is added as a line of JSON; its results count as finished.
     list_
-        Only list the rows, with rsum if they are done.
+        Only list the rows, with rsum if they are finished.
     report
-        Only write tables, figures and a page, with the paper's claims, to this folder.
+        Only write tables, figures and a page about the finished runs, with the paper's claims, to
+        this folder.
     force
-        Run again what was done with other settings or data.
+        Repeat runs that were done with other settings or data.
     """
     if name is None:
         definitions = {each: load_definition(definition_file(each)) for each in EXPERIMENTS}
@@ -89,21 +93,22 @@ def experiment(
 def all_(
     captions: Path, pictures: Path, splits: Path, /, *, out: Path = Path("runs/flickr8k")
 ) -> None:
-    """Do everything, from the photographs to docs/results.md; interrupted, continue.
+    """Run everything, from the photos to docs/results.md.
 
-    Experiments whose results are in results/flickr8k.jsonl count as done. Without that file
-    everything is trained again, about eight hours on two cores.
+    If interrupted, the same command continues. Results in results/flickr8k.jsonl count as
+    finished. Without that file everything is trained again, which takes about eight hours on two
+    cores.
 
     Parameters
     ----------
     captions
-        Flickr8k.token.txt.
+        The file Flickr8k.token.txt.
     pictures
-        Flicker8k_Dataset.
+        The folder Flicker8k_Dataset.
     splits
-        Folder of train.txt, dev.txt and test.txt.
+        Folder with train.txt, dev.txt and test.txt.
     out
-        Folder of the data set and the runs, some gigabytes.
+        Folder for the data set and the runs, several gigabytes.
     """
     data = out / "data"
     if not (data / MANIFEST).is_file():
@@ -120,9 +125,9 @@ def page(*, data: Path | None = None, out: Path = Path("runs/flickr8k")) -> None
     Parameters
     ----------
     data
-        Folder of the data set, to write the tables and the figures in results/ again first.
+        Folder of the data set; with it, the tables and figures in results/ are rewritten first.
     out
-        Folder of the runs; scores of pair classes and online shares are left as they are without.
+        Folder of the runs; without runs, scores of pair classes and online shares stay unchanged.
     """
     for name in EXPERIMENTS if data is not None else ():
         found = _experiment(name, data=data, out=out)

@@ -1,8 +1,8 @@
-"""What the paper says of its trainings beside their recalls, row by row.
+"""How the trainings of each row went, besides their recalls.
 
-When a row passes the best R@1 that the first of its group ever has on dev with the same seed (the
-paper's training curves), and how many positive pairs are first in both directions at once, or far
-behind (the cross-retrieval ranks of its supplement).
+The paper reports two things: when a row passes the best R@1 that the first row of its group reaches
+on dev with the same seed (its training curves), and how many positive pairs are first in both
+directions or far behind (the cross-retrieval ranks of its supplement).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def behaviour_section(rows: Sequence[ResultRow]) -> Section:
     return Section(
         name="behaviour",
         title="How the trainings went",
-        text="The epoch in which a row passes the best R@1 that the first of its group ever has on "
-        "dev, with each seed (- never), and the share of the positive pairs with cross-retrieval "
-        "rank 1, and above 200.",
+        text="The epoch in which a row passes the best R@1 that the first row of its group reaches "
+        "on dev, with each seed (- never), and the share of the positive pairs with "
+        "cross-retrieval rank 1 and above 200.",
         table=TextTable(_HEADINGS, found) if found else None,
     )
 

@@ -1,12 +1,12 @@
-"""What the paper says of the rows of an experiment: claims/NAME.toml.
+"""What the paper reports and claims about the rows of an experiment: claims/NAME.toml.
 
 of = "table 1: MS-COCO, 1,000 test images, two models together"
-rsum."VSRN + OffTri" = 518.6       # what it has for rows, to stand beside
+rsum."VSRN + OffTri" = 518.6       # the paper's figure, shown beside ours
 
 [[claims]]
 says = "offline negatives help"
-row = "VSRN + OffTri"              # a list: their mean
-above = "VSRN"                     # its rsum is higher; alternatives:
+row = "VSRN + OffTri"              # or a list, for the mean of several rows
+above = "VSRN"                     # its rsum is higher; instead of `above`:
 # like = "VSRN", within = 5        #   it differs by less than 5
 # not_above = "VSRN", within = 5   #   it is not higher by 5
 # below = 25                       #   it is below 25
@@ -56,7 +56,7 @@ class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The rows to compare with, one each; none: the claim is about rsum itself."""
+        """The rows to compare with, one for each row; empty if the claim bounds rsum itself."""
         return _labels(self.above or self.like or self.not_above)
 
     @property
@@ -90,7 +90,7 @@ class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PaperTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the paper has for the rows of an experiment, and claims of them."""
+    """The paper's figures for the rows of an experiment, and its claims about them."""
 
     of: str = ""
     rsum: dict[str, float] = field(default_factory=dict)
@@ -102,14 +102,14 @@ class PaperTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def load_paper_table(name: str, definition: Definition) -> PaperTable:
-    """Load what the paper says; every label has to be one of the definition's."""
+    """Load the paper's figures and claims; reject labels that the definition does not have."""
     path = ROOT / "reproduction" / "claims" / f"{name}.toml"
     table = read_toml(path, PaperTable)
     named = [label for claim in table.claims for label in (*claim.rows, *claim.others)]
     for label in (*table.rsum, *named):
         if label not in definition.labels:
             known = ", ".join(map(repr, definition.labels))
-            raise UserError(f"{path}: there is no row {label!r}; expected one of: {known}.")
+            raise UserError(f"{path}: unknown row {label!r}; expected one of: {known}.")
     return table
 
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def cross_retrieval(rows: Sequence[ResultRow]) -> Figure | None:
-    """Draw how many percent of the positive pairs have which cross-retrieval rank, row by row.
+    """Draw a histogram of the cross-retrieval ranks of the positive pairs, in percent.
 
-    Several seeds become their mean, with a line from the lowest to the highest.
+    Several seeds are shown as their mean, with a line from the lowest to the highest.
     """
     ranked = {
         place: (row.label, shares) for place, row in enumerate(rows) if (shares := _shares(row))
@@ -73,7 +73,7 @@ def _shares(row: ResultRow) -> list[list[float]]:
 
 
 def score_distributions(scores: Mapping[str, Mapping[str, Floats]]) -> Figure | None:
-    """Draw a panel a model: the distribution of each pair class's scores, and their medians."""
+    """Draw one panel per model: the scores of each pair class as distributions with medians."""
     if not scores:
         return None
     values = np.concatenate([part for of_row in scores.values() for part in of_row.values()])

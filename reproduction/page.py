@@ -1,8 +1,8 @@
-"""docs/results.md: the tables that are kept in results/, put into the pages that show them.
+"""Puts the tables in results/ into docs/results.md and the README.
 
-Each table of a page stands between two comments, of which the first names its file. Two tables are
-made of others: the summary of the README, and table 6, which `python -m benchmarks table6
-table6-as-published` measured.
+On a page, each table stands between two comments, the first of which names its file. Two tables are
+derived: the summary in the README, from other tables, and table 6, from the benchmarks
+`python -m benchmarks table6 table6-as-published`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DO
 
 
 def write_pages() -> None:
-    """Write the tables made of others, and put all tables into the pages."""
+    """Write the derived tables, and put all tables into the pages."""
     (ROOT / "results" / "table6.md").write_text(table6(), "utf-8")
     (ROOT / "results" / "summary.md").write_text(summary(), "utf-8")
     for page in PAGES:
@@ -29,7 +29,7 @@ def write_pages() -> None:
 
 
 def with_tables(page: str) -> str:
-    """Put the tables into a page as their files have them."""
+    """Replace the tables of a page by the content of their files."""
     return _INCLUDED.sub(
         lambda found: f"{found[1]}\n{(ROOT / found[2]).read_text('utf-8').strip()}\n\n{found[3]}",
         page,

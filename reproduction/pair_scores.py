@@ -1,8 +1,8 @@
 """Scores of the pair classes on training batches: positives, and the three kinds of negatives.
 
-The paper wants them separate: positives far above offline hard negatives, and those above online
-ones. Every model scores the same batches with the same offline negatives, without dropout, so that
-only the models differ.
+The paper's goal is to separate them: positives far above offline hard negatives, and those above
+online ones. Every model scores the same batches with the same offline negatives, without dropout,
+so that only the models differ.
 """
 
 from __future__ import annotations

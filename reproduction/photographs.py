@@ -1,6 +1,6 @@
 """Examples as figures for print, with their pictures.
 
-The pictures may belong to somebody, so these figures are never part of a repository.
+The pictures may be under copyright, so these figures are never part of the repository.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report of one of the paper's experiments: anybody's, with what the paper has beside it."""
+"""The report of one of the paper's experiments, with the paper's figures and claims."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DIRECTIONS = ("i2t", "t2i")
 
 @dataclass(frozen=True)
 class PaperReport:
-    """A report, and what the paper has for its rows."""
+    """A report, and the paper's figures and claims for its rows."""
 
     report: ExperimentReport
     paper: PaperTable
@@ -47,7 +47,7 @@ class PaperReport:
     def complete(self) -> ExperimentReport:
         """Add the paper's figures and claims.
 
-        Scores and online shares need runs; without, those of an earlier report stay as they are.
+        Scores and online shares need runs; without runs, those of an earlier report stay unchanged.
         """
         report, sections = self.report, list(self._tables_and_ranks())
         if self.batches is not None:
@@ -55,7 +55,7 @@ class PaperReport:
         return replace(report, reference=self.paper.reference, sections=sections)
 
     def photographs(self) -> list[Drawing]:
-        """Draw examples with their pictures; what can be drawn depends on which runs are there."""
+        """Draw examples with their pictures, as far as the runs exist."""
         figures: dict[str, Figure | None] = {}
         report = self.report
         for number, group in enumerate(report.groups, start=1):
@@ -87,9 +87,9 @@ class PaperReport:
             cross_retrieval,
             name="cross-retrieval",
             title="Cross-retrieval",
-            text="The cross-retrieval rank of a positive pair is the worse of its two ranks, that "
-            "of its image for the text and that of its text for the image, weighted for their "
-            "numbers: 1 if nothing wrong is closer to either. Lines span the seeds.",
+            text="The cross-retrieval rank of a positive pair is the worse of two ranks, of its "
+            "image for the text and of its text for the image, weighted by their numbers. It is 1 "
+            "if no wrong candidate is closer to either. Lines span the seeds.",
         )
         yield behaviour_section(report.shown)
 

@@ -1,8 +1,8 @@
-"""Whether what the paper says of its rows holds for these.
+"""Judges whether the paper's claims hold for the rows of an experiment.
 
-A claim holds if it is true with every seed, and of the whole 95 % interval of the mean, which tells
-what other queries would change. It does not hold if it is false of all of these. Anything between
-is not decided.
+A claim holds if it is true with every seed and over the whole 95 % interval of the mean, which
+shows what other queries would change. It does not hold if it is false for all of these. Otherwise
+it is not decided.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEADINGS = ("claim", "paper", "here", "with each seed", "verdict")
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, the paper's figure for it, and what was found."""
+    """A claim, the paper's figure, and ours with each seed."""
 
     claim: Claim
     by_seed: Mapping[int, float]
@@ -71,7 +71,7 @@ class Verdict:
 def judge_claims(
     claims: Sequence[Claim], rows: Sequence[ResultRow], rsum: Mapping[str, float]
 ) -> Iterator[Verdict]:
-    """Judge the claims about rows that are there; `rsum` is the paper's."""
+    """Judge the claims whose rows are all given; `rsum` holds the paper's figures."""
     by_label = {row.label: row for row in rows}
     for claim in claims:
         labels = (*claim.rows, *claim.others)
@@ -99,10 +99,9 @@ def claims_section(verdicts: Sequence[Verdict]) -> Section:
     return Section(
         name="claims",
         title="What holds",
-        text="A claim says where rsum is, or how much a row has more of it than another. It holds "
-        "if that is true with every seed, three or more, and of the whole 95 % interval of the "
-        "mean over queries; it does not hold if all of these are elsewhere. What is between is "
-        "not decided.",
+        text="A claim bounds the rsum of a row, or its gain over another row. It holds if it is "
+        "true with every seed, three or more, and over the whole 95 % interval of the mean over "
+        "queries. It does not hold if it is false for all of these. Otherwise it is not decided.",
         table=table if verdicts else None,
     )
 

@@ -15,7 +15,7 @@ MISTAKES = {
     '[[rows]]\nlabel = "a"\nrecipe = "vsrm-coco"': "there is no recipe 'vsrm-coco'",
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\nsettings = { epochs = 3 }': "setting 'epochs'",
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\nseed = 3': "unknown field `seed`",
-    'seeds = [0, 0]\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"': "each once",
+    'seeds = [0, 0]\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"': "seeds is [0, 0]",
     'seeds = ["0"]\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"': "Expected `int`",
     'name = "a/b"\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"': "at `$.name`",
     '[mining]\ndepth = 3\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"': "no setting 'depth'",
@@ -24,17 +24,17 @@ MISTAKES = {
     'teacher = "vsrn-coco"\n[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco+h500"\n'
     "settings = { mining.depth_texts = 500 }": "draws from lists with depth_texts 500",
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[rows]]\nlabel = "a"\nrecipe = "scan-coco"': (
-        "the label 'a' is there twice"
+        "the label 'a' is used twice"
     ),
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\n[[rows]]\nlabel = "b"\nrecipe = "vsrn-coco"': (
-        "'a' and 'b' would be one run"
+        "'a' and 'b'"
     ),
     '[[rows]]\nlabel = "a"\nrecipe = "vsrn-coco"\nseeds = [3]': "expected some of the experiment",
     "rows = [": "mine.toml: ",
 }
 ENSEMBLES = {
     'label = "b"': "required field `members` - at `$.ensembles[0]`",
-    'label = "a"\nmembers = ["a", "a, seed 1"]': "is there twice",
+    'label = "a"\nmembers = ["a", "a, seed 1"]': "used twice",
     'label = "b"\nmembers = ["a"]': "at `$.ensembles[0].members",
     'label = "b"\nmembers = ["a", 3]': "at `$.ensembles[0].members",
     'label = "b"\nmembers = ["a", "c"]': "has no row 'c'",
@@ -45,8 +45,8 @@ ENSEMBLES = {
 }
 CHOICES = {
     'label = "b"': "required field `of`",
-    'label = "a"\nof = ["a", "c"]': "is there twice",
-    'label = "b"\nof = ["a", "a"]': "expected the labels of two rows or more",
+    'label = "a"\nof = ["a", "c"]': "used twice",
+    'label = "b"\nof = ["a", "a"]': "two or more rows",
     'label = "b"\nof = ["a", "d"]': "has no row 'd'",
     'label = "b"\nof = ["a", "c"]\nseeds = [1]': "'c' is never trained with seed 1",
 }

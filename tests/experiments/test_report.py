@@ -217,7 +217,7 @@ def test_a_report_replaces_no_file_of_somebody_else(report, tmp_path, name):
     if name != "notes.txt":
         report.write(tmp_path / "report")
         (tmp_path / "report" / name).write_text("years of work")
-        with pytest.raises(UserError, match="is not as aoq wrote it"):
+        with pytest.raises(UserError, match=name):
             report.write(tmp_path / "report")
         assert (tmp_path / "report" / name).read_text() == "years of work"
 
@@ -236,7 +236,7 @@ def test_an_unfinished_experiment_shows_what_is_missing(made, tmp_path, capsys):
     assert [[t.seed for t in row.trainings] for row in found.rows] == [[0], [0], []]
     assert "VSRN + AdapOffQuin, seed 1 is left out" in " ".join(capsys.readouterr().err.split())
     page = found.write(tmp_path / "report").read_text()
-    assert "2 of 5 results are there" in page
+    assert "2 of 5 results" in page
     assert "1 of 2" in page
     with pytest.raises(UserError, match="no result of made yet"):
         read(made, results=tmp_path / "none.jsonl")
@@ -262,7 +262,7 @@ def test_without_runs_there_are_tables_and_curves(made, tmp_path, capsys):
     _, _, out = made
     shutil.copy(results_file(out), tmp_path / "results.jsonl")
     found = read(made, out=tmp_path, data=None)
-    assert "the runs are not there" in " ".join(capsys.readouterr().err.split())
+    assert "runs are missing" in " ".join(capsys.readouterr().err.split())
     page = found.write(tmp_path / "report").read_text()
     assert "Training curves" in page
     assert "±" in page
@@ -358,9 +358,9 @@ def test_a_table_is_about_one_data_set(noted, made, capsys, tmp_path):
     found = noted(**{"1": {"data": "other"}})
     assert seeds_of(found) == [[0], [0, 1]]
     warned = " ".join(capsys.readouterr().err.split())
-    assert "VSRN, seed 1 is left out: its result is of another data set." in warned
+    assert "VSRN, seed 1 is left out: its result is from another data set." in warned
     definition, data, _ = made
-    with pytest.raises(UserError, match="no result of made that fits"):
+    with pytest.raises(UserError, match="no result of made for these rows"):
         read((definition, data, tmp_path))
 
 
@@ -426,7 +426,7 @@ def test_a_run_that_is_not_the_one_noted_gives_no_ranks(made, tmp_path, capsys):
     results.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = read(made, results=results)
     assert all(training.ranks is None for row in found.rows for training in row.trainings)
-    assert "another run or other data" in " ".join(capsys.readouterr().err.split())
+    assert "holds another run" in " ".join(capsys.readouterr().err.split())
 
 
 # Examples

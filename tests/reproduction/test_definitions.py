@@ -65,7 +65,7 @@ def test_every_ensemble_is_made_of_trainings_of_its_experiment(tmp_path):
 MISTAKES = {
     'says = "x"': "required field `row` - at `$.claims[0]`",
     'says = "x"\nrow = 5': "at `$.claims[0].row`",
-    'says = "x"\nrow = "a"\nabove = "b"': "there is no row 'b'",
+    'says = "x"\nrow = "a"\nabove = "b"': "unknown row 'b'",
     'says = "x"\nrow = ["a", "a"]\nabove = "a"': "compares 2 rows with 1",
     'says = "x"\nrow = "a"': "needs one of above",
     'says = "x"\nrow = "a"\nlike = "a"': "needs one of above",

@@ -177,7 +177,7 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return recipe
 
     def _locate(self, recipe: str) -> str:
-        """Prefer a file beside the definition to a recipe of that name."""
+        """Return the file beside the definition if there is one, else the name of a recipe."""
         is_beside = (self.source.parent / recipe.partition("+")[0]).is_file()
         return str(self.source.parent / recipe) if is_beside else recipe
 
@@ -196,9 +196,9 @@ def load_definition(name: str | Path) -> Definition:
     path = Path(name) if Path(name).suffix == ".toml" else _SHIPPED / f"{name}.toml"
     if not path.is_file():
         raise UserError(
-            f"there is no experiment {name}; give a .toml file or one of: "
-            f"{', '.join(_shipped_names())}. The paper's tables are in the repository: "
-            "python -m reproduction."
+            f"unknown experiment {name}; expected a .toml file or one of: "
+            f"{', '.join(_shipped_names())}. The paper's tables have a command of their own in the "
+            "repository: python -m reproduction."
         )
     read = read_toml(path, Definition)
     choices = (msgspec.structs.replace(c, seeds=c.seeds or read.seeds) for c in read.choices)
@@ -240,17 +240,17 @@ def _require_sound(definition: Definition) -> None:
     ]
     for seeds in (definition.seeds, *own, *made_of_rows):
         if len(set(seeds)) < len(seeds):
-            raise UserError(f"{where}: seeds is {list(seeds)}; expected each once.")
+            raise UserError(f"{where}: seeds is {list(seeds)}; expected no seed twice.")
     for label in definition.labels:
         if definition.labels.count(label) > 1:
-            raise UserError(f"{where}: the label {label!r} is there twice; choose another.")
+            raise UserError(f"{where}: the label {label!r} is used twice; choose another.")
     folders: dict[str, str] = {}
     for row in definition.rows:
         first = folders.setdefault(definition.folder_of(row), row.label)
         if first != row.label:
             raise UserError(
-                f"{where}: the rows {first!r} and {row.label!r} would be one run; give each a "
-                "recipe of its own."
+                f"{where}: the rows {first!r} and {row.label!r} would share one run; give each its "
+                "own recipe."
             )
         if not set(row.seeds) <= set(definition.seeds):
             raise UserError(
@@ -272,7 +272,7 @@ def _require_teacher(definition: Definition, row: Row) -> None:
     where, mines = f"{definition.source}: row {row.label!r}", definition.recipe_of(teacher)
     if mines.rounds != "one":
         raise UserError(
-            f"{where}: its teacher {teacher.label!r} does not end with round one; name a row or a "
+            f"{where}: its teacher {teacher.label!r} does not end with round one; choose a row or "
             "recipe that does (+online)."
         )
     for depth in ("depth_texts", "depth_images"):
@@ -290,7 +290,7 @@ def _require_choices(definition: Definition) -> None:
         where = f"{definition.source}: choice {choice.label!r}"
         if len(set(choice.of)) < 2 or taken & set(choice.of):
             raise UserError(
-                f"{where}: of is {list(choice.of)}; expected the labels of two rows or more that "
+                f"{where}: of is {list(choice.of)}; expected the labels of two or more rows that "
                 "are in no other choice."
             )
         taken |= set(choice.of)

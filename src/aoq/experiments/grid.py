@@ -1,4 +1,4 @@
-"""Runs an experiment, or the part of it that has no result yet, several runs at a time."""
+"""Runs the part of an experiment that has no result yet, several runs at a time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_grid(
 ) -> dict[str, str]:
     """Run or continue the runs without a result; return what went wrong, by run.
 
-    A result of other settings or data stays, with a warning; `force` replaces it, and restarts
+    A result with other settings or data is kept, with a warning; `force` replaces it, and restarts
     runs that were started with other settings as well as the runs that draw from either.
     When the candidates of a choice are done, the best of them is run with the other seeds.
     """
@@ -134,7 +134,8 @@ def _run(
             append_json_line(results, line, with_check=True)
             say(f"{job.name}: {_shown(line)}")
 
-    say(f"{definition.name}: {count_of(len(todo.done), 'result')} there, {len(todo.rows)} to come")
+    finished = count_of(len(todo.done), "result")
+    say(f"{definition.name}: {finished} finished, {len(todo.rows)} to run")
     results.parent.mkdir(parents=True, exist_ok=True)
     return run_jobs(jobs, title=definition.name, at_once=at_once, when_done=note)
 
@@ -152,8 +153,8 @@ def _sort_out(
     stale = {run.name for run in runs if is_stale(run, lines, dataset.contents)}
     for name in sorted(stale):
         warn(
-            f"{name} has a result of other settings or data in {results}; "
-            f"{'it is run again' if force else 'it stays: add --force to run it again'}."
+            f"{name} has a result with other settings or data in {results}; "
+            f"{'it is run again' if force else 'it is kept: add --force to run it again'}."
         )
     fitting = noted - stale
     restarted = _restarted(runs, fitting, dataset.fingerprint) if force else set()

@@ -193,7 +193,7 @@ class ExperimentReport:
 
 
 def _prepare(folder: Path, sections: Iterable[Section]) -> None:
-    """Make a folder for reports; reject one with files of somebody else in their places."""
+    """Prepare a folder for reports; reject it if other files have the names of a report's."""
     if is_vacant(folder):
         folder.mkdir(parents=True, exist_ok=True)
         create_manifest(folder, "report")
@@ -202,8 +202,8 @@ def _prepare(folder: Path, sections: Iterable[Section]) -> None:
     foreign = next((file for file in places if not is_own_file(file)), None)
     if foreign is not None:
         raise UserError(
-            f"{foreign} is not as aoq wrote it, so it is not replaced; move it away, or name "
-            "another folder."
+            f"{foreign} was not written by aoq or was changed since, so it is not replaced; move "
+            "it or choose another folder."
         )
 
 

@@ -1,4 +1,4 @@
-"""Reads what is done of an experiment into its report; an unfinished experiment has one too."""
+"""Reads the finished results of an experiment, which may still be running, into its report."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def read_experiment(
     own = [run for run in runs if run.is_row]
     if not any(run.key in shown for run in own):
         raise UserError(
-            f"{results} has no result of {definition.name} that fits these rows, seeds, settings "
-            "and data; run it, or name its own data set with --data."
+            f"{results} has no result of {definition.name} for these rows, seeds, settings and "
+            "data; run the experiment, or select its data set with --data."
         )
     dataset = None if folder is None else open_dataset(folder, split)
     return ExperimentReport(
@@ -89,7 +89,7 @@ def _find_data(runs: Iterable[GridRun]) -> Path | None:
     folder = next(named, None)
     if folder is not None and folder.is_dir():
         return folder
-    missing = "the runs are not there" if folder is None else f"the data set {folder} is not there"
+    missing = "the runs are missing" if folder is None else f"the data set {folder} is missing"
     warn(f"{missing}, so intervals and examples are left out; add --data FOLDER, or --out.")
     return None
 

@@ -1,6 +1,6 @@
 """Results of an experiment: a file with one line of JSON for every finished run.
 
-Lines carry a digest of the settings, so results of other settings are recognized, and experiments
+Lines carry a digest of the settings, so results with other settings are recognized, and experiments
 that share a file share the runs that they have in common. They also carry a hash of themselves, so
 damage is found in a file that no manifest lists, and in lines copied from elsewhere. The ranks
 behind each line are files beside it: together they are enough for tables with intervals on a
@@ -89,7 +89,7 @@ def ranks_beside(results: Path, *lines: Line, split: str) -> Path:
 
 
 def is_stale(run: GridRun, lines: Results, contents: str | None = None) -> bool:
-    """Whether the result of a run is of other settings, or of other data."""
+    """Return whether the result of a run was made with other settings or other data."""
     line = lines.get(run.key)
     if line is None:
         return False
@@ -119,12 +119,12 @@ def comparable(
 ) -> tuple[str, Results]:
     """Return the split of a table, and the lines that can stand in it.
 
-    The split is test if any line has it, else dev. Lines of other settings, of other data or
+    The split is test if any line has it, else dev. Lines with other settings, with other data or
     without that split are left out with a warning.
     """
     own = {run.key: run for run in runs if run.is_row and run.key in lines}
     unlike = {
-        key: "is of other settings" if is_stale(run, lines) else "is of another data set"
+        key: "has other settings" if is_stale(run, lines) else "is from another data set"
         for key, run in own.items()
         if is_stale(run, lines, contents)
     }

@@ -35,7 +35,7 @@ class Training:
     seed: int
     figures: Mapping[str, float]
     runs: tuple[Path, ...] = ()
-    "Folders of the trained rounds: one, several for an ensemble, none if they are not there."
+    "Folders of the trained rounds: one, several for an ensemble, none if they are missing."
     ranks: JudgedFold | None = None
     line: Line = field(default_factory=dict)
     "The line of the results file; empty for ensembles."
@@ -243,8 +243,8 @@ def _training(run: GridRun, line: Line, *, split: str, reader: _RankReader | Non
         else:
             warn(
                 f"{folder} has rsum {own.metrics.rsum:.1f} on {split}, but the result of "
-                f"{run.name} is {figures['rsum']:.1f}: it is another run or other data, so it is "
-                "left out."
+                f"{run.name} is {figures['rsum']:.1f}: it holds another run or other data, so it "
+                "is not used."
             )
     ranks = reader.read(line)
     if ranks is None or not _agree(ranks, figures):

@@ -189,8 +189,8 @@ def _describe(
     )
     if checkpoint.epoch is not None:
         best = checkpoint.best_rsum
-        told = "" if best is None else f", best_rsum {best:.1f} on its own validation"
-        say(f"saved at its epoch {checkpoint.epoch}{told}")
+        rsum = "" if best is None else f", best_rsum {best:.1f} on its own validation"
+        say(f"saved at its epoch {checkpoint.epoch}{rsum}")
     if lists is not None:
         say(
             f"lists of {count_of(lists.depth_texts, 'text')} for each of "

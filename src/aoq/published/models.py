@@ -98,9 +98,9 @@ def _recognise(
     both_ways = any(key.endswith("_reverse") for key in state)
     if not is_scan and not both_ways and "measure" in options:
         return "vse"
-    told = "cross_attn and focal_type" if is_scan else "neither cross_attn nor focal_type"
+    named = "cross_attn and focal_type" if is_scan else "neither cross_attn nor focal_type"
     raise UserError(
-        f"{source}: its options name {told}, so it fits several models; "
+        f"{source}: its options name {named}, so it fits several models; "
         "add --model scan, --model bfan or --model vse."
     )
 
@@ -191,9 +191,9 @@ def _fitting(
             if value.shape == expected[ours].shape and not value.isfinite().all()
         ],
     }
-    told = "; ".join(f"{what}: {_listed(names)}" for what, names in problems.items() if names)
-    if told:
-        raise UserError(f"{source} does not hold the parameters of {name} ({told}).")
+    problem = "; ".join(f"{what}: {_listed(names)}" for what, names in problems.items() if names)
+    if problem:
+        raise UserError(f"{source} does not hold the parameters of {name} ({problem}).")
     return {ours: _copied(value, expected[ours]) for ours, value in weights.items()}
 
 
