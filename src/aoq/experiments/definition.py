@@ -142,10 +142,13 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         raise UserError(f"{self.name} has no row {label!r}; expected one of: {known}.")
 
     @property
+    def table_rows(self) -> list[Row | EnsembleRow | Choice]:
+        """Everything that has a row in the table."""
+        return [*self.rows, *self.ensembles, *self.choices]
+
+    @property
     def labels(self) -> list[str]:
-        """The label of everything in the table."""
-        made_of_rows = [*(e.label for e in self.ensembles), *(c.label for c in self.choices)]
-        return [*(row.label for row in self.rows), *made_of_rows]
+        return [row.label for row in self.table_rows]
 
     def seeds_of(self, row: Row) -> Seeds:
         return row.seeds or self.seeds
@@ -233,12 +236,7 @@ def _slug(text: str) -> str:
 def _require_sound(definition: Definition) -> None:
     """Reject mistakes that would otherwise only show hours later."""
     where = definition.source
-    own = [row.seeds for row in definition.rows]
-    made_of_rows = [
-        *(e.seeds for e in definition.ensembles),
-        *(c.seeds for c in definition.choices),
-    ]
-    for seeds in (definition.seeds, *own, *made_of_rows):
+    for seeds in (definition.seeds, *(row.seeds for row in definition.table_rows)):
         if len(set(seeds)) < len(seeds):
             raise UserError(f"{where}: seeds is {list(seeds)}; expected no seed twice.")
     for label in definition.labels:

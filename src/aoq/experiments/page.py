@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,30 +122,23 @@ class ExperimentReport:
 
     def write(self, folder: Path) -> Path:
         """Write the page and the files in place of an earlier report's; return the page."""
-        sections, page = self._all_sections(), folder / PAGE
-        _prepare(folder, sections)
-        self._write_files(folder, sections)
-        self._write_page(page, sections)
-        return page
-
-    def write_page(self, path: Path) -> None:
-        """Write the page alone."""
-        self._write_page(path, self._all_sections())
+        _prepare(folder, self._all_sections)
+        self.write_files(folder)
+        self.write_page(folder / PAGE)
+        return folder / PAGE
 
     def write_files(self, folder: Path) -> None:
         """Write the tables and figures alone, in a folder for nothing else."""
-        self._write_files(folder, self._all_sections())
-
-    def _write_files(self, folder: Path, sections: Sequence[Section]) -> None:
         tables = folder / "tables"
-        for file in report_files(folder, sections):
+        for file in report_files(folder, self._all_sections):
             file.unlink()
         write_text(tables / "results.md", markdown_table(self.shown, self.reference))
         write_text(tables / "rows.csv", rows_csv(self.rows, self.reference))
         write_text(tables / "trainings.csv", trainings_csv(self.rows))
-        for section in sections:
+        for section in self._all_sections:
             section.write(folder)
 
+    @cached_property
     def _all_sections(self) -> list[Section]:
         curves = draw_groups(
             self.groups,
@@ -157,7 +150,8 @@ class ExperimentReport:
         )
         return [curves, *self.sections]
 
-    def _write_page(self, path: Path, sections: Sequence[Section]) -> None:
+    def write_page(self, path: Path) -> None:
+        """Write the page alone."""
         groups, rows = shown_groups(self.shown, self.reference), self.shown
         common = _common(list(self.settings.values()))
         examples = {
@@ -180,7 +174,7 @@ class ExperimentReport:
             notes=notes_of(rows, self.reference),
             done=sum(len(row.trainings) for row in rows),
             wanted=sum(len(row.seeds) for row in rows),
-            sections=[section for section in sections if not section.is_empty],
+            sections=[section for section in self._all_sections if not section.is_empty],
             examples=examples,
             negatives=[] if self.mined is None else hardest_negatives(self.mined),
             common=common,
