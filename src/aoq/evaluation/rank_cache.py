@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -20,7 +22,6 @@ from aoq.evaluation.protocols import JudgedFold
 from aoq.evaluation.ranks import PairRanks
 from aoq.manifest import DamagedFileError, check_file
 from aoq.storage import atomic_file, hash_parts
-from aoq.types import Ids
 
 FOLDER = "ranks"
 _SIDES = ("images", "texts")
@@ -57,8 +58,8 @@ def kept_ranks(path: Path, dataset: PairDataset) -> JudgedFold | None:
     return JudgedFold(dataset.positives, pair_ranks, dataset.fingerprint)
 
 
-def _content_hash(ranks: Mapping[str, Ids]) -> str:
-    return hash_parts(*(ranks[side].data for side in _SIDES))
+def _content_hash(ranks: Mapping[str, npt.NDArray[Any]]) -> str:
+    return hash_parts(*(ranks[side].astype(np.int64).data for side in _SIDES))
 
 
 def _n_pairs(dataset: PairDataset) -> int:
