@@ -15,7 +15,7 @@ from aoq.experiments.tables import NO_REFERENCE, Reference
 
 
 def rows_csv(rows: Sequence[ResultRow], reference: Reference = NO_REFERENCE) -> str:
-    """Write a line a row: mean, deviation, interval and gain of every figure, unrounded."""
+    """Write one line per row: mean, deviation, interval and gain of every figure, unrounded."""
     lines = []
     for first, row in _with_first(rows):
         line: dict[str, Any] = {
@@ -39,7 +39,7 @@ def rows_csv(rows: Sequence[ResultRow], reference: Reference = NO_REFERENCE) -> 
 
 
 def trainings_csv(rows: Sequence[ResultRow]) -> str:
-    """Write a line a training: its figures, and their differences from the first row's."""
+    """Write one line per training: its figures, and their differences from the first row's."""
     return csv_text(
         [
             {
