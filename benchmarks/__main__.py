@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from benchmarks import captions, evaluation, extract, mining, scoring, serve, steps, threads
+from benchmarks import captions, evaluation, extract, mining, scoring, serve, steps, threads, towers
 from benchmarks.harness import save
 
 
@@ -32,6 +32,7 @@ SUITES: dict[str, Sequence[Measured]] = {
     "table6-as-published": steps.TABLE6_AS_PUBLISHED,
     "threads": threads.COMPARISONS,
     "threads-pairs": threads.COMPARISONS_OF_PAIRS,
+    "towers": towers.COMPARISONS,
 }
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).parents[1]
 _DIES = """
 import os, signal, sys
@@ -36,3 +38,11 @@ def die(moment: tuple[str, str, int], *arguments: object, before: str = "pass") 
     command = [sys.executable, "-c", script, *map(str, arguments)]
     killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
+def assert_same_state(one: Path, two: Path) -> None:
+    """Compare the saved states of two rounds, bit for bit: weights, optimizer, progress."""
+    states = [torch.load(path, weights_only=True) for path in (one, two)]
+    kinds = [state.pop("optimizer_kind") for state in states]
+    assert kinds[0] == kinds[1]
+    torch.testing.assert_close(states[1], states[0], rtol=0, atol=0)

@@ -14,13 +14,12 @@ import time
 from dataclasses import replace
 
 import pytest
-import torch
 
 from aoq.recipes import save_recipe
 from aoq.runs.directory import RunDirectory
 from aoq.storage import hash_file, read_json_lines
 from tests.conftest import write_precomp
-from tests.kills import ROOT, die
+from tests.kills import ROOT, assert_same_state, die
 from tests.training.cases import small_recipe
 
 # Half of a checkpoint is written, under its temporary name.
@@ -77,10 +76,7 @@ def results(out):
 def assert_same(whole, out):
     """The best weights, the last ones with the optimiser's state, lists and results."""
     for name in ("round-one", "round-two"):
-        one, two = (
-            torch.load(RunDirectory(run / name).trainer, weights_only=True) for run in (whole, out)
-        )
-        torch.testing.assert_close(two, one, rtol=0, atol=0)
+        assert_same_state(RunDirectory(whole / name).trainer, RunDirectory(out / name).trainer)
     for name in ("round-one/model.safetensors", "round-two/model.safetensors"):
         assert hash_file(whole / name) == hash_file(out / name), name
     assert hash_file(RunDirectory(whole).candidates) == hash_file(RunDirectory(out).candidates)
