@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from aoq.runs.judge import evaluate_run as evaluate_run
     from aoq.runs.judge import evaluate_runs as evaluate_runs
     from aoq.runs.mine import mine_run as mine_run
+    from aoq.runs.query_reader import QueryReader as QueryReader
     from aoq.sampling import OfflineSampler as OfflineSampler
     from aoq.scoring.encoded import encode_dataset as encode_dataset
     from aoq.scoring.ensemble import Ensemble as Ensemble
@@ -78,6 +79,7 @@ _HOMES = {
     "PairDataset": "aoq.data.dataset",
     "Positives": "aoq.types",
     "Provenance": "aoq.mining.candidates",
+    "QueryReader": "aoq.runs.query_reader",
     "Recipe": "aoq.config",
     "Record": "aoq.data.sources.records",
     "RoundConfig": "aoq.config",

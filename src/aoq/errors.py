@@ -23,6 +23,10 @@ class UserError(Exception):
         super().__init__("\n".join(problems))
 
 
+class QueryError(UserError):
+    """A question that has no answer because of what it asks; any visitor may read why."""
+
+
 class ManyProblemsError(UserError):
     """Collects all problems of a source; the message shows the first of them in full."""
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from aoq.runs.best_round import RoundChoice
+    from aoq.runs.checkpoint import MakeModel
 
 app = App(
     name="aoq",
@@ -52,6 +53,16 @@ Json = Annotated[bool, Parameter(name="--json", negative=())]
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
 Seed = Annotated[int, Parameter(validator=Number(gte=0))]
 Which = RoundName | None
+ModelFunction = Annotated[
+    str | None,
+    Parameter(
+        name="--model",
+        help=(
+            "MODULE:FUNCTION that makes a model of your own, such as my_model:make_model; imported "
+            "from the current folder or the Python path."
+        ),
+    ),
+]
 
 
 def _recipe_under_flags(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -105,6 +116,22 @@ def trained_round(run: Path, which: Which = None) -> Path:
     """Return the best round of one run, or the one that --round selects."""
     (path,) = trained_rounds((run,), which)
     return path
+
+
+def own_model(name: str | None, rounds: Sequence[Path]) -> MakeModel | None:
+    """Import the function that --model names, if one of the runs has a model that needs it."""
+    from aoq.recipes import load_recipe
+    from aoq.runs.directory import RunDirectory
+    from aoq.runs.named_model import NamedModel
+
+    if name is None:
+        return None
+    if all(load_recipe(RunDirectory(path).config).model.name != "own" for path in rounds):
+        raise UserError(
+            f"--model {name} is for a run of your own model, and {rounds[0]} holds one of the "
+            "library's; leave --model out."
+        )
+    return NamedModel.find(name)
 
 
 def _warn_of_unfinished(choice: RoundChoice) -> None:

@@ -15,9 +15,11 @@ from aoq.cli.base import (
     Count,
     Flag,
     Json,
+    ModelFunction,
     Seed,
     Which,
     app,
+    own_model,
     print_json,
     print_metrics,
     trained_rounds,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from aoq.evaluation.protocols import JudgedFold
+    from aoq.runs.checkpoint import MakeModel
 
 _ENSEMBLE = "ensemble"
 _HEADINGS = {
@@ -54,6 +57,7 @@ def evaluate(
     extended: Flag = False,
     seed: Seed = 0,
     round: Which = None,  # noqa: A002
+    model: ModelFunction = None,
     as_json: Json = False,
 ) -> None:
     """Report recalls, ranks and rsum of a trained model.
@@ -91,13 +95,18 @@ def evaluate(
         raise UserError(f"a run named {_ENSEMBLE} hides the row of all; name it ./{_ENSEMBLE}/.")
     if paired and len(rounds) != 2:
         raise UserError(f"--paired compares two runs; {len(rounds)} given; give two.")
+    make_model = own_model(model, tuple(rounds.values()))
     if folds > 1 or bootstrap or paired or cross or extended:
         wanted = _Wanted(folds, bootstrap, paired, cross, extended, seed)
-        rows = _examine(rounds, wanted, split=split, data=data, memory=memory)
+        rows = _examine(
+            rounds, wanted, split=split, data=data, memory=memory, make_model=make_model
+        )
     else:
         from aoq.runs.judge import evaluate_runs
 
-        results = evaluate_runs(tuple(rounds.values()), split=split, data=data, memory=memory)
+        results = evaluate_runs(
+            tuple(rounds.values()), split=split, data=data, memory=memory, make_model=make_model
+        )
         names = (*rounds, _ENSEMBLE)
         rows = {name: metrics.as_dict() for name, (_, metrics) in zip(names, results, strict=False)}
     if as_json:
@@ -133,6 +142,7 @@ def _examine(
     split: str,
     data: Path | None,
     memory: str | None,
+    make_model: MakeModel | None,
 ) -> dict[str, dict[str, Any]]:
     """Compute one row per run and, unless runs are compared, one for their ensemble."""
     from aoq.evaluation.extended import ExtendedJudge, open_package
@@ -141,7 +151,7 @@ def _examine(
 
     if wanted.extended:
         open_package()  # before anything is encoded
-    opened = open_splits(tuple(rounds.values()), split=split, data=data)
+    opened = open_splits(tuple(rounds.values()), split=split, data=data, make_model=make_model)
     judge = ExtendedJudge.of(opened[0].dataset) if wanted.extended else None
     parts = dict(zip(rounds, opened, strict=True))
     if len(parts) > 1 and not wanted.paired:

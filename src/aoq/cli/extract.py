@@ -123,7 +123,7 @@ def _extract_folder(
         _refuse_taken(out, folder, force=force)
     found = find_pictures(folder)
     extraction = extract_pictures(found.pictures, source, workers=workers)
-    tell_left_out(extraction, found)
+    tell_left_out(extraction.skipped, found)
     pictures = list(extraction.stored)
     ids = [picture.relative_to(folder).as_posix() for picture in pictures]
     table = KeptRegions(ids, pictures, extraction.stored, source)

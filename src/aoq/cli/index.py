@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, Which, app, command, next_steps, trained_round
+from aoq.cli.base import (
+    Count,
+    Flag,
+    ModelFunction,
+    Which,
+    app,
+    command,
+    next_steps,
+    own_model,
+    trained_round,
+)
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,6 +44,7 @@ def index(
     out: Path | None = None,
     force: Flag = False,
     round: Which = None,  # noqa: A002
+    model: ModelFunction = None,
 ) -> None:
     """Encode images and texts once, so that they can be searched.
 
@@ -76,15 +87,19 @@ def index(
     from aoq.retrieval.recall import SAMPLE
 
     named, run = run, trained_round(run, round)
+    make_model = own_model(model, [run])
     makes = bool(data or splits or pictures or without_data or teacher or force)
     sample_size = SAMPLE if sample is None else sample
     if add is not None:
         if makes or proposals is not None or sample is not None:
             raise UserError("--add can only be combined with --out.")
-        _report_added(named, add, add_photos(run, add, index=out), index=out)
+        added = add_photos(run, add, index=out, make_model=make_model)
+        _report_added(named, add, added, index=out, model=model)
         return
     if proposals is not None and not makes:
-        _report_made(change_proposals(run, proposals, index=out, sample=sample_size))
+        _report_made(
+            change_proposals(run, proposals, index=out, sample=sample_size, make_model=make_model)
+        )
         return
     if teacher is None and (proposals is not None or sample is not None):
         raise UserError("--proposals and --sample need a teacher; name one with --teacher.")
@@ -98,12 +113,14 @@ def index(
             teacher=trained_round(teacher), proposals=proposals or PROPOSALS, sample=sample_size
         )
     contents = Contents(data=data, splits=splits, with_data=not without_data, pictures=pictures)
-    made = build_index(run, contents, out=out, proposing=proposing, force=force)
+    made = build_index(
+        run, contents, out=out, proposing=proposing, force=force, make_model=make_model
+    )
     _report_made(made)
     query = made.texts[-1].text if made.texts else "a dog in the snow"
-    next_steps(
-        command("search", named, *_option("--index", out), *_option("--round", round), query)
-    )
+    options = {"--index": out, "--round": round, "--model": model}
+    given = [word for name, value in options.items() for word in _option(name, value)]
+    next_steps(command("search", named, *given, query))
 
 
 def _report_made(made: Index) -> None:
@@ -130,14 +147,17 @@ def _report_made(made: Index) -> None:
         )
 
 
-def _report_added(run: Path, folder: Path, added: AddedPhotos, *, index: Path | None) -> None:
+def _report_added(
+    run: Path, folder: Path, added: AddedPhotos, *, index: Path | None, model: str | None
+) -> None:
     from aoq.progress import count_of, say
 
     was = "was" if added.present == 1 else "were"
     present = f", {added.present:,} {was} there already" if added.present else ""
     say(f"added {count_of(added.added, 'photo')} of {folder}{present}")
     if added.unmeasured is not None:
-        measure = command("index", run, "--proposals", added.unmeasured, *_option("--out", index))
+        options = (*_option("--out", index), *_option("--model", model))
+        measure = command("index", run, "--proposals", added.unmeasured, *options)
         say(f"the recall of the teacher's proposals must be measured again: {measure}")
 
 

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, Flag, Seed, Which, app, command, next_steps, trained_rounds
+from aoq.cli.base import (
+    Count,
+    Flag,
+    ModelFunction,
+    Seed,
+    Which,
+    app,
+    command,
+    next_steps,
+    own_model,
+    trained_rounds,
+)
 from aoq.config import Precision
 from aoq.errors import UserError
 
@@ -38,6 +49,7 @@ def mine(
     near_captions: float | None = None,
     force: Flag = False,
     round: Which = None,  # noqa: A002
+    model: ModelFunction = None,
 ) -> None:
     """Rank the whole training set with a trained model and keep the hardest negatives.
 
@@ -92,6 +104,7 @@ def mine(
     from aoq.runs.mine import mine_run
 
     runs = trained_rounds(runs, round)
+    make_model = own_model(model, runs)
     directory = RunDirectory(runs[0])
     out = out or directory.candidates
     refuse_taken_file(out, force=force)
@@ -117,6 +130,7 @@ def mine(
             proposals=proposals,
             sample=sample,
             processes=processes,
+            make_model=make_model,
         )
         if processes.is_first:
             Console().print(report_view(MiningReport.load(report_file(out))))

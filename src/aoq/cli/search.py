@@ -9,10 +9,12 @@ from aoq.cli.base import (
     Count,
     Flag,
     Json,
+    ModelFunction,
     Which,
     app,
     console_for,
     natural_width,
+    own_model,
     print_json,
     trained_round,
 )
@@ -38,6 +40,7 @@ def search(
     top: Count = 10,
     index: Path | None = None,
     round: Which = None,  # noqa: A002
+    model: ModelFunction = None,
     as_json: Json = False,
 ) -> None:
     """Find images for a sentence, or texts for a picture.
@@ -63,8 +66,8 @@ def search(
         raise UserError('give either a sentence or a picture: "a dog" or --image dog.jpg.')
     from aoq.retrieval.matcher import Matcher
 
-    trained_round(run, round)  # prints which round is used
-    matcher = Matcher.load(run, index=index, round=round)
+    make_model = own_model(model, [trained_round(run, round)])  # prints which round is used
+    matcher = Matcher.load(run, index=index, round=round, make_model=make_model)
     query = image if text is None else text
     assert query is not None
     answer = matcher.search(query, top=top)
@@ -97,6 +100,7 @@ def score(
     /,
     *texts: str,
     round: Which = None,  # noqa: A002
+    model: ModelFunction = None,
     as_json: Json = False,
 ) -> None:
     """Score how well a picture fits some sentences; higher is closer.
@@ -118,7 +122,8 @@ def score(
         raise UserError("no text is given; add one or more sentences.")
     from aoq.retrieval.encoder import QueryEncoder
 
-    encoder = QueryEncoder.load(trained_round(run, round))
+    folder = trained_round(run, round)
+    encoder = QueryEncoder.load(folder, make_model=own_model(model, [folder]))
     read = [encoder.read_query(text) for text in texts]
     scores = encoder.score(encoder.encode_picture(picture), texts)
     _warn_unknown([word for one in read for word in one.unknown_words])
@@ -143,6 +148,7 @@ def encode(
     out: Path,
     force: Flag = False,
     round: Which = None,  # noqa: A002
+    model: ModelFunction = None,
 ) -> None:
     """Write the vectors of texts or pictures to a file.
 
@@ -170,7 +176,8 @@ def encode(
 
     for file in files_of(out):
         refuse_taken_file(file, force=force)
-    encoder = QueryEncoder.load(trained_round(run, round))
+    folder = trained_round(run, round)
+    encoder = QueryEncoder.load(folder, make_model=own_model(model, [folder]))
     require_form(out, encoder, "images" if texts is None else "texts")
     if texts is not None:
         encoded = encode_lines(encoder, texts)

@@ -12,7 +12,15 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from aoq.cli.base import Count, TerminatedError, Which, app, trained_rounds
+from aoq.cli.base import (
+    Count,
+    ModelFunction,
+    TerminatedError,
+    Which,
+    app,
+    own_model,
+    trained_rounds,
+)
 
 
 @app.command
@@ -22,6 +30,7 @@ def serve(
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 8000,
     index: Path | None = None,
     round: Which = None,  # noqa: A002
+    model: ModelFunction = None,
     max_upload: str = "10MB",
     max_pixels: Count = 40_000_000,
     workers: Count | None = None,
@@ -80,9 +89,11 @@ def serve(
         seconds=timeout,
         **chosen,
     )
-    trained_rounds(runs, round)  # prints which rounds are used
+    make_model = own_model(model, trained_rounds(runs, round))  # prints which rounds are used
     with listen(host, port) as listener:
-        matchers = [Matcher.load(run, index=index, round=round) for run in runs]
+        matchers = [
+            Matcher.load(run, index=index, round=round, make_model=make_model) for run in runs
+        ]
         is_private = is_loopback(listener)
         own_name = () if is_private else (socket.gethostname(),)
         hosts = {host, *LOOPBACK_NAMES, *own_name, *allow_host}

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from aoq.cli.base import Count, Json, Seed, Which, print_json, trained_round
+from aoq.cli.base import (
+    Count,
+    Json,
+    ModelFunction,
+    Seed,
+    Which,
+    own_model,
+    print_json,
+    trained_round,
+)
 from aoq.cli.mine import mine_app
 
 if TYPE_CHECKING:
@@ -29,6 +38,7 @@ def share(
     data: Path | None = None,
     seed: Seed = 0,
     round: Which = None,  # noqa: A002
+    model: ModelFunction = None,
     as_json: Json = False,
 ) -> None:
     """Report how often a batch's hardest negative is among the hardest of the training set.
@@ -61,7 +71,9 @@ def share(
     from aoq.evaluation.online_share import online_shares
     from aoq.runs.encodings import open_splits
 
-    (part,) = open_splits([trained_round(run, round)], split="train", data=data, on_disk=ALONE)
+    folder = trained_round(run, round)
+    make_model = own_model(model, [folder])
+    (part,) = open_splits([folder], split="train", data=data, on_disk=ALONE, make_model=make_model)
     shares = online_shares(
         part.scorer,
         part.encoded,

@@ -73,7 +73,7 @@ class Collator:
     def _tokens(self) -> list[Ids]:
         tokenizer = self.tokenizer
         encode = tokenizer.encode if isinstance(tokenizer, Tokenizer) else tokenizer
-        return [_as_word_ids(encode(caption), caption=caption) for caption in self.dataset.captions]
+        return [as_word_ids(encode(caption), caption=caption) for caption in self.dataset.captions]
 
     @cached_property
     def _frozen(self) -> FrozenTexts | None:
@@ -155,7 +155,8 @@ def pad_texts(rows: Sequence[Sequence[int] | Ids], pad: int = PAD) -> Texts:
     return Texts(torch.from_numpy(tokens), torch.from_numpy(lengths))
 
 
-def _as_word_ids(words: Sequence[int], *, caption: str) -> Ids:
+def as_word_ids(words: Sequence[int], *, caption: str) -> Ids:
+    """Return what a tokenizer made of a caption as an array, if it is a list of word ids."""
     ids = np.asarray(words)
     if ids.dtype.kind not in "iu" or ids.ndim != 1 or not len(ids):
         raise UserError(

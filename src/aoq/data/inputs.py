@@ -71,7 +71,8 @@ class Inputs:
         return dataset.with_features(_seen_by(self.images, dataset), self.images)
 
 
-def _seen_by(source: RegionSource, dataset: PairDataset) -> Features:
+def photos_of(dataset: PairDataset, reader: str) -> list[Path]:
+    """Return the photos of all images; the error says with what the model would read them."""
     pictures = [picture for picture in dataset.pictures if picture is not None]
     lost = [path for path in pictures if not path.is_file()]
     if len(pictures) < len(dataset) or lost:
@@ -79,9 +80,14 @@ def _seen_by(source: RegionSource, dataset: PairDataset) -> Features:
         count = len(dataset) - len(pictures) + len(lost)
         raise UserError(
             f"{dataset.name} ({dataset.split}) lacks {count:,} of its {len(dataset):,} photos"
-            f"{example}, which the model reads with {source.backbone}; expected a data set that "
+            f"{example}, which the model reads with {reader}; expected a data set that "
             "`aoq data build` made of photos, with the photos where they were."
         )
+    return pictures
+
+
+def _seen_by(source: RegionSource, dataset: PairDataset) -> Features:
+    pictures = photos_of(dataset, source.backbone)
     stored = extract_pictures(pictures, source, skip=False).stored
     reader = ExtractedPictures([stored[picture] for picture in pictures], source)
     features = ImagesOnDemand.of(reader)

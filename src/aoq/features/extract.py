@@ -14,7 +14,7 @@ import os
 import signal
 import stat
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -36,6 +36,7 @@ from aoq.features.pictures import (
     Pixels,
     decode,
     find_fault,
+    load_picture,
     unreadable,
 )
 from aoq.features.regions import RegionSource, one_core_each
@@ -69,10 +70,10 @@ class Extraction:
         return [fault.sentence(picture) for picture, fault in self.skipped.items()]
 
 
-def tell_left_out(extraction: Extraction, found: PictureFolder) -> None:
+def tell_left_out(skipped: Mapping[Path, Fault], found: PictureFolder) -> None:
     """Warn of what was left out of a folder; raise a `UserError` if nothing can be used."""
-    sentences = list(_left_out(extraction, found))
-    if not extraction.stored:
+    sentences = list(_left_out(skipped, found))
+    if len(skipped) == len(found.pictures):
         raise UserError(
             *sentences, f"{found.path} holds no picture that can be used; name another folder."
         )
@@ -80,16 +81,16 @@ def tell_left_out(extraction: Extraction, found: PictureFolder) -> None:
         warn(sentence)
 
 
-def _left_out(extraction: Extraction, found: PictureFolder) -> Iterator[str]:
+def _left_out(skipped: Mapping[Path, Fault], found: PictureFolder) -> Iterator[str]:
     """Yield one sentence per reason, with the first places."""
     groups: dict[str, list[Path]] = {}
-    for picture, fault in extraction.skipped.items():
+    for picture, fault in skipped.items():
         groups.setdefault(fault.reason, []).append(picture)
     for reason, pictures in groups.items():
         places = [_printable(picture.relative_to(found.path).as_posix()) for picture in pictures]
         several = f"{len(places):,} pictures are left out: each"
         left_out = several if len(places) > 1 else "1 picture is left out: it"
-        hint = extraction.skipped[pictures[0]].hint
+        hint = skipped[pictures[0]].hint
         yield f"{left_out} {reason} ({_first(places)}); {hint}."
     others = found.others
     if others:
@@ -161,6 +162,35 @@ class ExtractedPictures:
 
     def __getitem__(self, ids: Ids, /) -> Regions:
         return np.stack([load_regions(self.places[row], self.source) for row in ids])
+
+
+def hash_readable(pictures: Sequence[Path]) -> tuple[dict[Path, str], dict[Path, Fault]]:
+    """Decode pictures, and return the hash of each that can be used, and the faults of others."""
+    hashes: dict[Path, str] = {}
+    faults: dict[Path, Fault] = {}
+    with ThreadPoolExecutor() as pool:
+        found = track(
+            _ahead(pool, _hash_if_readable, pictures),
+            "Reading pictures",
+            total=len(pictures),
+            unit="pictures",
+        )
+        for picture, digest in zip(pictures, found, strict=True):
+            if isinstance(digest, str):
+                hashes[picture] = digest
+            else:
+                faults[picture] = digest
+    return hashes, faults
+
+
+def _hash_if_readable(picture: Path) -> str | Fault:
+    digest = _hash_picture(picture)
+    if isinstance(digest, str):
+        try:
+            load_picture(picture)
+        except PictureError as error:
+            return error.fault
+    return digest
 
 
 # The cache

@@ -47,7 +47,7 @@ _TRANSPOSITIONS = {
 _PILLOW = re.compile("PIL")  # its modules
 
 Picture = Path | bytes  # a path, or the content of a file
-Pixels = npt.NDArray[np.uint8]  # (side, side, 3)
+Pixels = npt.NDArray[np.uint8]  # (side, side, 3), or (height, width, 3) of a whole picture
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,15 @@ def unreadable(error: Exception) -> Fault:
     return Fault("cannot be read", "expected a picture", detail=detail)
 
 
-def decode(picture: Picture, canvas: Canvas, *, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """Decode a picture of any format to RGB, upright, in the network's square. (side, side, 3)"""
+def decode(picture: Picture, canvas: Canvas | None, *, max_pixels: int = MAX_PIXELS) -> Pixels:
+    """Decode a picture of any format to RGB, upright, in the network's square. (side, side, 3)
+
+    Without a canvas it keeps its own size, as with `load_picture`. (height, width, 3)
+    """
     with open_picture(picture, max_pixels=max_pixels) as image, _refuse_damaged(picture):
+        if canvas is None:
+            image.load()
+            return np.asarray(upright(image))
         side = 2 * max(canvas.side, canvas.shortest or 0)
         image.draft("RGB", (side, side))  # decode large JPEGs at reduced size
         image.load()  # some formats have their Exif data at the end

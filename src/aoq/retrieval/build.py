@@ -24,12 +24,15 @@ from aoq.manifest import create_manifest
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.index import ENTRIES, INDEX, Index, IndexManifest, TeacherRecord
 from aoq.retrieval.location import existing_index, index_folder
-from aoq.retrieval.matcher import Matcher, load_teacher
+from aoq.retrieval.matcher import Matcher, load_teacher, require_function
 from aoq.retrieval.part_writer import AddedPhotos, PartWriter
+from aoq.retrieval.ranking import compares_vectors
 from aoq.retrieval.recall import SAMPLE, with_recall
+from aoq.runs.checkpoint import MakeModel
 from aoq.runs.encodings import own_data
 from aoq.runs.judge import result_on
-from aoq.scoring.cross_attention import CrossAttention
+from aoq.runs.named_model import NamedModel
+from aoq.runs.query_reader import OwnPictures
 from aoq.storage import remove_folder
 
 PROPOSALS = 200
@@ -69,15 +72,20 @@ def build_index(
     proposing: Proposing | None = None,
     force: bool = False,
     round: RoundName | None = None,  # noqa: A002
+    make_model: MakeModel | None = None,
 ) -> Index:
-    """Encode everything with the model of a run and with its teacher, and write the index."""
+    """Encode everything with the model of a run and with its teacher, and write the index.
+
+    `make_model` builds a model of your own, as in training.
+    """
     contents = contents or Contents()
     folder = index_folder(run, out, round=round)
     _require_free(folder, force=force)
-    encoder = QueryEncoder.load(run, round=round)
-    teacher = None if proposing is None else _load_proposer(encoder, Path(proposing.teacher))
-    own = contents.data or own_data(encoder.run) if contents.with_data else None
-    data = None if own is None else Path(own)
+    encoder = QueryEncoder.load(run, round=round, make_model=make_model)
+    teacher = None
+    if proposing is not None:
+        teacher = _load_proposer(encoder, Path(proposing.teacher), make_model)
+    data = _data_to_index(contents, encoder)
     splits = [] if data is None else _open_splits(data, contents.splits, encoder)
     with _writing(folder):
         _require_free(folder, force=force)  # another process may have made it in the meantime
@@ -96,18 +104,47 @@ def build_index(
                 for dataset, _ in splits
                 if (result := result_on(encoder.run, dataset, model_hash=encoder.model_hash))
             },
-            source=encoder.known_source,
+            source=encoder.region_source,
             teacher=_record(teacher, proposing),
             parts=tuple(writer.parts),
+            model_function=_name_of(make_model, encoder),
         )
         index = Index.of(folder, manifest)
         if proposing is not None:
-            index = _measured(Matcher(encoder, index, proposer=teacher), sample=proposing.sample)
+            matcher = Matcher(encoder, index, proposer=teacher, make_model=make_model)
+            index = _measured(matcher, sample=proposing.sample)
         index.manifest.save(folder)
     return index
 
 
-def add_photos(run: Path | str, pictures: Path, *, index: Path | str | None = None) -> AddedPhotos:
+def _data_to_index(contents: Contents, encoder: QueryEncoder) -> Path | None:
+    """Choose the data set to index: none if only photos are wanted, or nothing else is there."""
+    if not contents.with_data:
+        return None
+    if contents.data is not None:
+        return Path(contents.data)
+    if encoder.trained.recipe.data:
+        return own_data(encoder.run)
+    if contents.pictures and not contents.splits:
+        return None
+    raise UserError(
+        f"{encoder.run} was trained on data that no folder holds; name what to index with --data "
+        "FOLDER, --pictures FOLDER, or both."
+    )
+
+
+def _name_of(make_model: MakeModel | None, encoder: QueryEncoder) -> str | None:
+    is_own = encoder.trained.recipe.model.name == "own"
+    return make_model.name if is_own and isinstance(make_model, NamedModel) else None
+
+
+def add_photos(
+    run: Path | str,
+    pictures: Path,
+    *,
+    index: Path | str | None = None,
+    make_model: MakeModel | None = None,
+) -> AddedPhotos:
     """Add the photos of a folder to the index of a run, except those it has already.
 
     The recall of a teacher's proposals is dropped, because it differs among more images.
@@ -115,28 +152,35 @@ def add_photos(run: Path | str, pictures: Path, *, index: Path | str | None = No
     folder = existing_index(run, index)
     with _writing(folder):
         before = Index.open(folder)
-        encoder = QueryEncoder.load(run, source=before.manifest.source)
+        require_function(before, run, make_model)
+        encoder = QueryEncoder.load(run, source=before.manifest.source, make_model=make_model)
         before.require_model(encoder.model_hash, run=encoder.run)
-        writer = PartWriter(folder, encoder, teacher=load_teacher(before), index=before)
+        teacher = load_teacher(before, make_model)
+        writer = PartWriter(folder, encoder, teacher=teacher, index=before)
         added = writer.write_photos(pictures)
         if not added.added:
             return added
         manifest = replace(before.manifest, parts=tuple(writer.parts))
-        teacher = manifest.teacher
-        if teacher is not None:
-            added = replace(added, unmeasured=teacher.proposals)
-            manifest = replace(manifest, teacher=replace(teacher, recall={}, recall_split=None))
+        record = manifest.teacher
+        if record is not None:
+            added = replace(added, unmeasured=record.proposals)
+            manifest = replace(manifest, teacher=replace(record, recall={}, recall_split=None))
         manifest.save(folder)
     return added
 
 
 def change_proposals(
-    run: Path | str, proposals: int, *, index: Path | str | None = None, sample: int = SAMPLE
+    run: Path | str,
+    proposals: int,
+    *,
+    index: Path | str | None = None,
+    sample: int = SAMPLE,
+    make_model: MakeModel | None = None,
 ) -> Index:
     """Let the teacher of an index propose more or fewer, and measure the recall."""
     folder = existing_index(run, index)
     with _writing(folder):
-        matcher = Matcher.load(run, index=folder)
+        matcher = Matcher.load(run, index=folder, make_model=make_model)
         manifest = matcher.index.manifest
         if manifest.teacher is None:
             raise UserError(
@@ -162,16 +206,15 @@ def _open_splits(
     data: Path, splits: Sequence[str], encoder: QueryEncoder
 ) -> list[tuple[PairDataset, Boxes | None]]:
     """Open the splits to index, if the model fits their regions, and boxes that form no grid."""
-    source, inputs = region_source(data), encoder.trained.inputs
-    if inputs.images is None:
+    source, trained = region_source(data), encoder.trained
+    reads_regions = trained.feature_width is not None  # those of the data set, not its photos
+    if trained.inputs.images is None and reads_regions:
         _require_same_source(source, encoder, of=data)
     chosen = dict.fromkeys(splits or _distinct_splits(data))
-    datasets = [inputs.view(open_dataset(data, split)) for split in chosen]
-    for dataset in datasets:
-        encoder.trained.require_width(dataset.features.shape[2], source=dataset.name)
+    datasets = [trained.view(open_dataset(data, split)) for split in chosen]
+    has_boxes = source is None and reads_regions
     return [
-        (dataset, dataset_boxes(data, dataset.split) if source is None else None)
-        for dataset in datasets
+        (dataset, dataset_boxes(data, dataset.split) if has_boxes else None) for dataset in datasets
     ]
 
 
@@ -183,7 +226,7 @@ def _distinct_splits(data: Path) -> list[str]:
 
 def _require_same_source(source: RegionSource | None, encoder: QueryEncoder, *, of: Path) -> None:
     """Reject regions of another source than those a model was trained on, if both are known."""
-    known = encoder.known_source
+    known = encoder.region_source
     if source is not None and known is not None and source != known:
         raise UserError(
             f"{of} has regions of {source.id} on a grid of {source.grid}, and {encoder.run} was "
@@ -192,19 +235,26 @@ def _require_same_source(source: RegionSource | None, encoder: QueryEncoder, *, 
         )
 
 
-def _load_proposer(encoder: QueryEncoder, run: Path) -> QueryEncoder:
+def _load_proposer(encoder: QueryEncoder, run: Path, make_model: MakeModel | None) -> QueryEncoder:
     """Load a teacher that can propose to this model."""
-    if not isinstance(encoder.model, CrossAttention):
+    if compares_vectors(encoder.model):
         raise UserError(
             f"{encoder.run} is searched exactly and fast without a teacher; leave --teacher out."
         )
-    teacher = QueryEncoder.load(run)
-    if isinstance(teacher.model, CrossAttention):
+    teacher = QueryEncoder.load(run, make_model=make_model)
+    if not compares_vectors(teacher.model):
         raise UserError(
             f"{teacher.run} is as slow to score as the model it is to help; name a run of vsrn or "
             "vse as the teacher."
         )
-    _require_same_source(teacher.known_source, encoder, of=teacher.run)
+    if teacher.known_source == encoder.known_source:
+        return teacher
+    if OwnPictures in {type(teacher.known_source), type(encoder.known_source)}:
+        raise UserError(
+            f"{teacher.run} and {encoder.run} read pictures differently, so one cannot propose to "
+            "the other; name a teacher that reads the same regions."
+        )
+    _require_same_source(teacher.region_source, encoder, of=teacher.run)
     return teacher
 
 

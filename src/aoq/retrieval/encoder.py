@@ -19,6 +19,7 @@ from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
 from aoq.data.splits import region_source
 from aoq.distributed import default_device
+from aoq.errors import QueryError as QueryError
 from aoq.errors import UserError
 from aoq.features.backbones import Regions
 from aoq.features.pictures import Picture, Pixels
@@ -26,12 +27,15 @@ from aoq.features.regions import PictureReader, RegionSource
 from aoq.features.tokenizers import Tokenizer
 from aoq.parsing import is_text, shown
 from aoq.runs.best_round import best_round
-from aoq.runs.checkpoint import TrainedRun, load_run
+from aoq.runs.checkpoint import MakeModel, TrainedRun, load_run
+from aoq.runs.query_reader import (
+    FunctionTokenizer,
+    NoTokenizer,
+    OwnPictureReader,
+    OwnPictures,
+    PictureSource,
+)
 from aoq.types import Encoding
-
-
-class QueryError(UserError):
-    """A question that has no answer because of what it asks; any visitor may read why."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class ReadPicture:
 
     regions: Regions
     "(R, F)"
-    source: RegionSource
+    source: PictureSource
 
 
 class QueryEncoder:
@@ -82,9 +86,9 @@ class QueryEncoder:
         self.model_hash = trained.model_hash
         self.tokenizer = trained.tokenizer
         self.device = default_device()
-        self._source = trained.inputs.images or source
+        self._source: PictureSource | None = trained.inputs.images or trained.pictures or source
         self._lock = RLock()
-        self._reader: PictureReader | None = None
+        self._reader: PictureReader | OwnPictureReader | None = None
 
     @classmethod
     def load(
@@ -93,26 +97,41 @@ class QueryEncoder:
         *,
         source: RegionSource | None = None,
         round: RoundName | None = None,  # noqa: A002
+        make_model: MakeModel | None = None,
     ) -> QueryEncoder:
         """Load the best round of a run, or the one that is named.
 
-        `source` is what made its regions; default: what the run or its data set says.
+        `source` is what made its regions; default: what the run or its data set says. `make_model`
+        builds a model of your own, which may have a `query_reader`.
         """
         folder = best_round(run, round).path
-        return cls(folder, load_run(folder, device=default_device()), source=source)
+        trained = load_run(folder, device=default_device(), make_model=make_model)
+        return cls(folder, trained, source=source)
 
     @cached_property
-    def known_source(self) -> RegionSource | None:
-        """What made the regions that the model was trained on, if that is known."""
+    def known_source(self) -> PictureSource | None:
+        """What makes of pictures what the model was trained on, if that is known."""
         data = self.trained.recipe.data
-        if self._source is not None or not data:
+        if self._source is not None or not data or self.trained.feature_width is None:
             return self._source
         return region_source(Path(data))
 
     @property
-    def source(self) -> RegionSource:
-        """What made those regions; a `UserError` says why that is not known."""
+    def region_source(self) -> RegionSource | None:
+        """The network that made the regions that the model was trained on, if it is known."""
+        known = self.known_source
+        return known if isinstance(known, RegionSource) else None
+
+    @property
+    def source(self) -> PictureSource:
+        """What reads pictures; a `UserError` says why that is not known."""
         data = self.trained.recipe.data
+        if self.known_source is None and self.trained.recipe.model.name == "own":
+            raise UserError(
+                f"{self.run} cannot read pictures, because its model does not say how; give the "
+                "model a query_reader that returns an aoq.QueryReader with read_picture, or use "
+                "texts."
+            )
         if self.known_source is None and data and not Path(data).exists():
             raise UserError(
                 f"{self.run} cannot read pictures, because its data set {data} is not there, which "
@@ -145,6 +164,11 @@ class QueryEncoder:
         """Make a reader of a data set for the model, if it can read its images."""
         return self.trained.collator(dataset, device=self.device)
 
+    @property
+    def knows_places(self) -> bool:
+        """Whether the tokenizer says which ids stand for a word."""
+        return not isinstance(self.tokenizer, FunctionTokenizer | NoTokenizer)
+
     def encode_texts(self, texts: Sequence[str]) -> Encoding:
         """Encode sentences, whatever their words; padded to the longest."""
         with torch.no_grad():
@@ -167,7 +191,7 @@ class QueryEncoder:
                 f"the picture was read as {read.source}, and {self.run} was trained on "
                 f"{self.source}; let this run read it."
             )
-        self.trained.require_width(read.regions.shape[1], source="the picture")
+        self.trained.require_width(read.regions.shape[-1], source="the picture")
         regions = torch.from_numpy(read.regions[None]).to(self.device)  # (1, R, F), (1, 3, S, S)
         regions = regions.float() if regions.is_floating_point() else regions
         with torch.no_grad():
@@ -177,18 +201,22 @@ class QueryEncoder:
         """Extract the regions of a picture: a file, the bytes of one, or its decoded pixels."""
         return ReadPicture(self.reader.regions(picture), self.source)
 
-    def prepare_pictures(self, *, threads: int | None = None) -> PictureReader:
+    def prepare_pictures(self, *, threads: int | None = None) -> PictureReader | OwnPictureReader:
         """Load the network that reads pictures before the first picture comes.
 
         `threads` is how many pictures it reads at once; default: one a core. A server calls this
         on its main thread, because its other threads see one core only.
         """
         with self._lock:
-            self._reader = PictureReader(self.source, threads=threads)
+            source = self.source
+            if isinstance(source, OwnPictures):
+                self._reader = OwnPictureReader(source)
+            else:
+                self._reader = PictureReader(source, threads=threads)
             return self._reader
 
     @property
-    def reader(self) -> PictureReader:
+    def reader(self) -> PictureReader | OwnPictureReader:
         """The network that reads pictures; loaded when first needed, unless prepared."""
         with self._lock:
             return self._reader or self.prepare_pictures()

@@ -108,6 +108,8 @@ class IndexManifest:
     source: RegionSource | None
     teacher: TeacherRecord | None
     parts: tuple[IndexPart, ...]
+    model_function: str | None = None
+    "What --model named when a model of the user's own made the index; it is never imported."
 
     def save(self, folder: Path) -> None:
         write_json(folder / INDEX, {"version": VERSION, **asdict(self)})

@@ -25,7 +25,9 @@ from aoq.retrieval.encoder import QueryEncoder, QueryError, ReadPicture, ReadTex
 from aoq.retrieval.index import ImageEntry, Index, TextEntry
 from aoq.retrieval.location import existing_index, require_same_round
 from aoq.retrieval.ranking import Candidates, Query, Ranker, Ranking, make_ranker
+from aoq.runs.checkpoint import MakeModel
 from aoq.runs.directory import ROUNDS
+from aoq.runs.query_reader import OwnPictureReader
 from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.encoded import Modality
 from aoq.scoring.encoding_files import StoredRows
@@ -41,15 +43,21 @@ class Matcher:
     """A trained model and its index."""
 
     def __init__(
-        self, encoder: QueryEncoder, index: Index, *, proposer: QueryEncoder | None = None
+        self,
+        encoder: QueryEncoder,
+        index: Index,
+        *,
+        proposer: QueryEncoder | None = None,
+        make_model: MakeModel | None = None,
     ) -> None:
         self.encoder = encoder
         self.index = index
         self.run = encoder.run
         self.name = _name_of(encoder.run)
         self.model_name = encoder.trained.recipe.model.name
-        self.has_attention = isinstance(encoder.model, CrossAttention)
+        self.has_attention = isinstance(encoder.model, CrossAttention) and encoder.knows_places
         self.proposer = proposer
+        self._make_model = make_model
         self._lock = Lock()
         self._rankers: dict[Modality, Ranker] = {}
         self._opened: dict[tuple[Modality, bool], StoredRows | None] = {}
@@ -61,13 +69,21 @@ class Matcher:
         *,
         index: Path | str | None = None,
         round: RoundName | None = None,  # noqa: A002
+        make_model: MakeModel | None = None,
     ) -> Matcher:
-        """Load the best round of a run, or the one that is named, and its index."""
+        """Load the best round of a run, or the one that is named, and its index.
+
+        `make_model` builds a model of your own, which may have a `query_reader`.
+        """
         opened = Index.open(existing_index(run, index, round=round))
-        encoder = QueryEncoder.load(run, source=opened.manifest.source, round=round)
+        require_function(opened, run, make_model)
+        encoder = QueryEncoder.load(
+            run, source=opened.manifest.source, round=round, make_model=make_model
+        )
         require_same_round(opened, encoder)
         opened.require_model(encoder.model_hash, run=encoder.run)
-        return cls(encoder, opened, proposer=load_teacher(opened))
+        proposer = load_teacher(opened, make_model)
+        return cls(encoder, opened, proposer=proposer, make_model=make_model)
 
     def reopened(self) -> Matcher:
         """Open the index again, for the same model."""
@@ -75,14 +91,19 @@ class Matcher:
         opened.require_model(self.encoder.model_hash, run=self.run)
         record, own = opened.manifest.teacher, self.index.manifest.teacher
         is_same = record and own and (record.run, record.model_hash) == (own.run, own.model_hash)
-        proposer = self.proposer if is_same else load_teacher(opened)
-        return Matcher(self.encoder, opened, proposer=proposer)
+        proposer = self.proposer if is_same else load_teacher(opened, self._make_model)
+        return Matcher(self.encoder, opened, proposer=proposer, make_model=self._make_model)
 
     @property
     def attention_reason(self) -> str | None:
         """Why the model has no attention to show; None if it has."""
         if self.has_attention:
             return None
+        if self.model_name == "own":
+            return (
+                "the model has no attention between words and regions that could be shown; SCAN "
+                "and BFAN have some."
+            )
         return (
             f"{self.model_name.upper()} has no attention between words and regions: it makes one "
             "vector of the whole image and one of the whole text; train SCAN or BFAN to see some."
@@ -134,7 +155,7 @@ class Matcher:
     def attention(self, image: Image, text: Text) -> AttentionMap:
         """Weigh the words and the regions that this image and this text attend to."""
         model = self.encoder.model
-        if not isinstance(model, CrossAttention):
+        if not isinstance(model, CrossAttention) or not self.has_attention:
             raise QueryError(self.attention_reason or "")
         if isinstance(text, str):
             words = self.encoder.read_query(text)
@@ -163,7 +184,7 @@ class Matcher:
         """Extract the regions of a picture once, to ask several things about it."""
         return self.encoder.read_picture(picture)
 
-    def prepare_pictures(self, *, threads: int | None = None) -> PictureReader:
+    def prepare_pictures(self, *, threads: int | None = None) -> PictureReader | OwnPictureReader:
         """Load the network that reads pictures before the first picture comes."""
         return self.encoder.prepare_pictures(threads=threads)
 
@@ -260,14 +281,24 @@ def _joined(weights: Tensor, words: ReadText, *, dim: int, mean: bool) -> Floats
     return torch.stack(joined, dim).cpu().numpy()
 
 
-def load_teacher(index: Index) -> QueryEncoder | None:
+def require_function(index: Index, run: Path | str, make_model: MakeModel | None) -> None:
+    """Name the function that made an index, if it is needed again and none is given."""
+    name = index.manifest.model_function
+    if name is not None and make_model is None:
+        raise UserError(
+            f"{run} holds a model of your own, which your code has to build; it was indexed with "
+            f"--model {name}: add that, if you trust the code of that name in this folder."
+        )
+
+
+def load_teacher(index: Index, make_model: MakeModel | None = None) -> QueryEncoder | None:
     """Load the teacher that proposes, if it is the one that the index was made with."""
     record = index.manifest.teacher
     if record is None:
         return None
     remedy = "bring it back, or make the index again with `aoq index RUN --teacher RUN --force`."
     try:
-        teacher = QueryEncoder.load(record.run, source=index.manifest.source)
+        teacher = QueryEncoder.load(record.run, source=index.manifest.source, make_model=make_model)
     except UserError as error:
         raise UserError(
             *error.problems,

@@ -1,65 +1,81 @@
 """The photos of a folder as a data set without captions.
 
 Regions are read from the cache of extractions while they are encoded, so a folder of any size takes
-no memory. A photo is identified by its content: one that is in two places counts once.
+no memory. For a model that reads pictures by a function of its own, nothing is cached: photos are
+decoded once to find those that cannot be used, and once to be encoded. A photo is identified by its
+content: one that is in two places counts once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from aoq.data.dataset import ImagesOnDemand, PairDataset
-from aoq.features.extract import ExtractedPictures, extract_pictures, tell_left_out
+from aoq.data.dataset import ImageReader, ImagesOnDemand, PairDataset
+from aoq.features.extract import (
+    ExtractedPictures,
+    extract_pictures,
+    hash_readable,
+    tell_left_out,
+)
 from aoq.features.pictures import find_pictures
-from aoq.features.regions import RegionSource
+from aoq.runs.query_reader import OwnPictures, PictureSource
 from aoq.types import Positives
 
 
 @dataclass(frozen=True)
 class Photos:
-    """The pictures below a folder that can be used, and where the cache keeps their regions."""
+    """The pictures below a folder that can be used, with the hashes of their contents."""
 
     folder: Path
-    stored: Mapping[Path, Path]
-    source: RegionSource
+    hashes: Mapping[Path, str]
+    read: Callable[[Sequence[Path]], ImageReader] = field(repr=False)
+    "Reads photos as the model does."
 
     def __len__(self) -> int:
-        return len(self.stored)
+        return len(self.hashes)
 
     @property
     def contents(self) -> tuple[str, ...]:
-        """The hash of each file's content, under which the cache keeps it."""
-        return tuple(place.stem for place in self.stored.values())
+        """The hash of each file's content."""
+        return tuple(self.hashes.values())
 
     def without(self, contents: Iterable[str | None]) -> Photos:
         """Drop the photos with one of these contents, and keep each other content once."""
-        seen, fresh = set(contents), dict[Path, Path]()
-        for photo, place in self.stored.items():
-            if place.stem not in seen:
-                fresh[photo] = place
-                seen.add(place.stem)
-        return replace(self, stored=fresh)
+        seen, fresh = set(contents), dict[Path, str]()
+        for photo, content in self.hashes.items():
+            if content not in seen:
+                fresh[photo] = content
+                seen.add(content)
+        return replace(self, hashes=fresh)
 
     def dataset(self) -> PairDataset:
         """Make a data set of the photos; an id is the path below the folder."""
-        regions = ExtractedPictures(tuple(self.stored.values()), self.source)
         return PairDataset(
             name=str(self.folder),
             split="pictures",
-            features=ImagesOnDemand.of(regions),
-            image_ids=tuple(photo.relative_to(self.folder).as_posix() for photo in self.stored),
+            features=ImagesOnDemand.of(self.read(tuple(self.hashes))),
+            image_ids=tuple(photo.relative_to(self.folder).as_posix() for photo in self.hashes),
             captions=(),
             caption_ids=(),
             positives=Positives.from_pairs((), n_images=len(self), n_texts=0),
-            pictures=tuple(self.stored),
+            pictures=tuple(self.hashes),
         )
 
 
-def read_photos(folder: Path, source: RegionSource) -> Photos:
-    """Extract the regions of all pictures below a folder, and warn of unusable ones."""
+def read_photos(folder: Path, source: PictureSource) -> Photos:
+    """Find all pictures below a folder, extract their regions, and warn of unusable ones."""
     found = find_pictures(folder)
+    if isinstance(source, OwnPictures):
+        hashes, faults = hash_readable(found.pictures)
+        tell_left_out(faults, found)
+        return Photos(folder, hashes, source.of_files)
     extraction = extract_pictures(found.pictures, source)
-    tell_left_out(extraction, found)
-    return Photos(folder, extraction.stored, source)
+    tell_left_out(extraction.skipped, found)
+    stored = extraction.stored
+    return Photos(
+        folder,
+        {photo: place.stem for photo, place in stored.items()},
+        lambda photos: ExtractedPictures([stored[photo] for photo in photos], source),
+    )

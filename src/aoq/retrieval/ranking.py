@@ -15,8 +15,8 @@ import torch
 
 from aoq.errors import require_packages
 from aoq.scoring.blocks import ranges
-from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.encoded import Modality, Rows
+from aoq.scoring.inner_product import InnerProduct
 from aoq.scoring.protocol import Scorer
 from aoq.types import Encoding, Floats, Ids
 
@@ -175,11 +175,17 @@ class ProposedRanker:
         return _best(np.concatenate(scores), proposed, top=top)
 
 
+def compares_vectors(scorer: Scorer[Encoding]) -> bool:
+    """Return whether a score is the inner product of two vectors, which faiss finds fast."""
+    kind = type(scorer)
+    return isinstance(scorer, InnerProduct) and kind.score_matrix is InnerProduct.score_matrix
+
+
 def make_ranker(
     candidates: Candidates, teacher: Rows[Encoding] | None, *, proposals: int
 ) -> Ranker:
     """Make the ranker for a model: by vectors, by its teacher's proposals, or by full scoring."""
-    if not isinstance(candidates.scorer, CrossAttention):
+    if compares_vectors(candidates.scorer):
         return VectorRanker(candidates.rows)
     if teacher is None:
         return FullRanker(candidates)

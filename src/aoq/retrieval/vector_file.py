@@ -40,6 +40,11 @@ class VectorFile:
 
     def save(self, path: Path) -> None:
         """Write the file in the format of its ending."""
+        if isinstance(self.encoded, PackedEncoding) and path.suffix == ".npy":
+            raise UserError(
+                f"{path} cannot hold texts that have a vector a word and so differ in length; name "
+                "a .safetensors file."
+            )
         vectors = self.encoded.vectors.cpu()
         if path.suffix == ".npy":
             write_json(_ids_file(path), self.ids)

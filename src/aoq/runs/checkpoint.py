@@ -33,13 +33,22 @@ from aoq.data.inputs import Inputs
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
 from aoq.features.outputs import Output
+from aoq.features.regions import RegionSource
 from aoq.features.tokenizers import Tokenizer
 from aoq.manifest import check_file, read_checked
 from aoq.models import build_model
 from aoq.recipes import load_recipe
 from aoq.runs.best_round import best_round
-from aoq.runs.custom_model import require_same_structure
+from aoq.runs.custom_model import require_model, require_same_structure
 from aoq.runs.directory import ROUND_ONE, ROUND_TWO, RunDirectory
+from aoq.runs.query_reader import (
+    OwnPictures,
+    PictureSource,
+    QueryReader,
+    pictures_of,
+    query_reader_of,
+    tokenizer_of,
+)
 from aoq.scoring.protocol import TrainableModel
 from aoq.storage import atomic_file, hash_file, hash_parts, read_json
 from aoq.types import Texts
@@ -160,21 +169,43 @@ def load_trainer(
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A trained model of the library, with what it needs to read data."""
+    """A trained model, with what it needs to read data."""
 
     recipe: Recipe
     model: TrainableModel
     tokenizer: Tokenizer
-    feature_width: int
+    feature_width: int | None
+    "Of region features (N, R, F); none where images of other shapes were learned."
     model_hash: str
     inputs: Inputs
+    pictures: PictureSource | None = None
+    "How a model of a user's own reads pictures, if it says so."
+
+    def view(self, dataset: PairDataset) -> PairDataset:
+        """Return a data set as the model sees it, if it can read its images."""
+        seen = dataset
+        shape = dataset.features.shape
+        if self.feature_width is not None:
+            seen = self.inputs.view(dataset)
+            if len(seen):
+                self.require_width(seen.features.shape[-1], source=dataset.name)
+        elif isinstance(self.pictures, OwnPictures) and len(shape) == 3:
+            seen = self.pictures.view(dataset)
+        elif isinstance(self.pictures, RegionSource) and len(shape) == 3:
+            seen = Inputs(images=self.pictures).view(dataset)
+        elif len(shape) == 3 and len(dataset):
+            raise UserError(
+                f"{dataset.name} has region features of the shape {tuple(shape[1:])}, and the "
+                "model was trained on other images; give it a query_reader with read_picture, "
+                "which then reads the photos of the data set."
+            )
+        return seen
 
     def collator(self, dataset: PairDataset, *, device: str | torch.device = "cpu") -> Collator:
         """Make a reader of a data set for the model, if it can read its images."""
-        seen = self.inputs.view(dataset)
-        if len(seen):
-            self.require_width(seen.features.shape[2], source=dataset.name)
-        return Collator(seen, self.tokenizer, device=device, texts_from=self.inputs.texts)
+        return Collator(
+            self.view(dataset), self.tokenizer, device=device, texts_from=self.inputs.texts
+        )
 
     def read_texts(self, texts: Sequence[str]) -> Texts:
         """Read sentences as the captions of a data set are read."""
@@ -182,7 +213,7 @@ class TrainedRun:
 
     def require_width(self, width: int, *, source: str) -> None:
         """Refuse features of another width than those of the training."""
-        if width != self.feature_width:
+        if self.feature_width not in (None, width):
             raise UserError(
                 f"{source} has features of width {width}; the model was trained on width "
                 f"{self.feature_width}: extract features with the extractor of the training data."
@@ -194,42 +225,77 @@ def load_run(
     *,
     device: str | torch.device = "cpu",
     round: RoundName | None = None,  # noqa: A002
+    make_model: MakeModel | None = None,
 ) -> TrainedRun:
-    """Load the best model of a run, in evaluation mode; `round` names one of two rounds instead."""
+    """Load the best model of a run, in evaluation mode; `round` names one of two rounds instead.
+
+    `make_model` builds a model of your own, as in training; the library's models do not need it.
+    """
     path = best_round(path, round).path
     run = RunDirectory(path).require_trained()
     recipe = load_recipe(run.config)
-    if recipe.model.name == "own":
+    is_own = recipe.model.name == "own"
+    if is_own and make_model is None:
         raise UserError(
-            f"{path} holds a model of its own, which only the program that brought it can build; "
-            "open it there with aoq.load_own_model(run, make_model)."
+            f"{path} holds a model of your own, which your code has to build; name the function "
+            "that makes it with --model MODULE:FUNCTION, in Python with make_model=...."
         )
     config, inputs = _settle_towers(run, recipe.model)
-    tokenizer: Tokenizer
-    if inputs.texts is None:
-        tokenizer, text_width = Vocabulary.load(run.vocabulary), 0
-    else:
-        tower = inputs.texts.load()
-        tokenizer, text_width = tower.tokenizer, tower.width
+    kept, text_width = _kept_tokenizer(run, inputs, is_own=is_own)
     before = run.model.stat()
-    try:
-        with safe_open(run.model, framework="pt") as file:
-            feature_width = int(file.metadata()["feature_width"])
-    except (SafetensorError, KeyError, TypeError, ValueError):
-        raise _damaged(run.model) from None
-    model = build_model(
-        config,
-        feature_width=feature_width,
-        vocabulary_size=len(tokenizer),
-        text_width=text_width,
-    )
+    feature_width = _read_feature_width(run, is_own=is_own)
+    reader = QueryReader()
+    if is_own and make_model is not None:
+        model = _build_own(run, make_model)
+        reader = query_reader_of(model)
+    else:
+        assert kept is not None
+        assert feature_width is not None
+        model = build_model(
+            config,
+            feature_width=feature_width,
+            vocabulary_size=len(kept),
+            text_width=text_width,
+        )
     load_weights(run.model, model)
     model_hash = hash_model(path)
     after = run.model.stat()
     if (after.st_ino, after.st_mtime_ns) != (before.st_ino, before.st_mtime_ns):
-        return load_run(path, device=device)  # the round is under way, and has better weights
-    model = model.to(device).eval()
-    return TrainedRun(recipe, model, tokenizer, feature_width, model_hash, inputs)
+        # The round is under way, and has better weights.
+        return load_run(path, device=device, make_model=make_model)
+    return TrainedRun(
+        recipe,
+        model.to(device).eval(),
+        tokenizer_of(reader, kept),
+        feature_width,
+        model_hash,
+        inputs,
+        pictures_of(reader, model_hash),
+    )
+
+
+def _kept_tokenizer(
+    run: RunDirectory, inputs: Inputs, *, is_own: bool
+) -> tuple[Tokenizer | None, int]:
+    """Load the tokenizer of a run, and the width of its text tower; an own model may have none."""
+    if inputs.texts is not None:
+        tower = inputs.texts.load()
+        return tower.tokenizer, tower.width
+    if is_own and not run.vocabulary.is_file():
+        return None, 0
+    return Vocabulary.load(run.vocabulary), 0
+
+
+def _read_feature_width(run: RunDirectory, *, is_own: bool) -> int | None:
+    """Read the width of the features that weights were trained on; an own model may have none."""
+    try:
+        with safe_open(run.model, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if is_own and "feature_width" not in metadata:
+                return None
+            return int(metadata["feature_width"])
+    except (SafetensorError, KeyError, TypeError, ValueError):
+        raise _damaged(run.model) from None
 
 
 def _settle_towers(run: RunDirectory, config: ModelConfig) -> tuple[ModelConfig, Inputs]:
@@ -285,10 +351,17 @@ def load_own_model(
 
     A model of another structure than the trained one is refused.
     """
-    run, model = RunDirectory(best_round(path, round).path).require_trained(), make_model()
-    require_same_structure(run, model)
+    run = RunDirectory(best_round(path, round).path).require_trained()
+    model = _build_own(run, make_model)
     load_weights(run.model, model)
     return model.to(device).eval()
+
+
+def _build_own(run: RunDirectory, make_model: MakeModel) -> TrainableModel:
+    """Build the model of a user's program; refuse one that the run was not trained with."""
+    model = require_model(make_model())
+    require_same_structure(run, model)
+    return model
 
 
 def trained_vocabulary(run: Path) -> TrainedVocabulary:

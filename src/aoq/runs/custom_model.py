@@ -20,6 +20,7 @@ from typing import Any, cast
 from torch import nn
 
 from aoq.errors import UserError
+from aoq.parsing import shown
 from aoq.progress import warn
 from aoq.runs.directory import RunDirectory
 from aoq.scoring.protocol import TrainableModel
@@ -31,6 +32,25 @@ _PARTS = {
     "source": "source",
 }
 _INSTALLED = ("site-packages", "dist-packages")
+_UNTRAINED = ("query_reader",)  # methods that training does not use
+_NEEDED = ("encode_images", "encode_texts", "score_matrix", "score_pairs")
+
+
+def require_model(made: object) -> TrainableModel:
+    """Return what a user's function made, if it is a module with the methods of a model."""
+    expected = f"expected a torch.nn.Module with {', '.join(_NEEDED[:-1])} and {_NEEDED[-1]}"
+    if not isinstance(made, nn.Module):
+        raise UserError(f"make_model returned {shown(made)}, which is no model; {expected}.")
+    missing = [name for name in _NEEDED if not callable(getattr(made, name, None))]
+    if missing:
+        hint = ""
+        if not {"encode_images", "encode_texts"} & set(missing):
+            hint = "; with one vector per image and text, inherit the two from aoq.InnerProduct"
+        raise UserError(
+            f"make_model returned a {type(made).__name__} without {' and '.join(missing)}; "
+            f"{expected}{hint}."
+        )
+    return cast("TrainableModel", made)
 
 
 def fingerprint_model(model: TrainableModel) -> dict[str, str]:
@@ -53,7 +73,13 @@ def fingerprint_model(model: TrainableModel) -> dict[str, str]:
 def _functions_of(classes: set[type[Any]]) -> set[FunctionType]:
     """Collect the functions that users' methods call by name, and those that these call."""
     found: set[FunctionType] = set()
-    methods = [value for kind in classes if _source(kind) for value in vars(kind).values()]
+    methods = [
+        value
+        for kind in classes
+        if _source(kind)
+        for name, value in vars(kind).items()
+        if name not in _UNTRAINED
+    ]
     to_read = [method for method in methods if isinstance(method, FunctionType)]
     while to_read:
         function = to_read.pop()
@@ -70,9 +96,13 @@ def _source(kind: type[Any] | FunctionType) -> str:
         file = inspect.getfile(kind)
         if kind.__module__.partition(".")[0] == "aoq" or set(_INSTALLED) & set(Path(file).parts):
             return ""
-        return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(kind))))
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     except (OSError, TypeError, SyntaxError):
         return ""
+    for part in tree.body:
+        if isinstance(part, ast.ClassDef):
+            part.body = [each for each in part.body if getattr(each, "name", "") not in _UNTRAINED]
+    return ast.unparse(tree)
 
 
 def refuse_other_model(run: RunDirectory, model: TrainableModel) -> None:

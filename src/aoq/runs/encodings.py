@@ -24,7 +24,7 @@ from aoq.evaluation.protocols import JudgedFold, judge_folds
 from aoq.manifest import create_manifest
 from aoq.recipes import load_recipe
 from aoq.runs.best_round import best_round
-from aoq.runs.checkpoint import load_run
+from aoq.runs.checkpoint import MakeModel, load_run
 from aoq.runs.directory import RunDirectory
 from aoq.scoring.encoded import EncodedDataset, encode_dataset
 from aoq.scoring.encoding_files import encode_to_disk, encodings_folder, open_stored
@@ -102,10 +102,12 @@ def open_splits(
     on_disk: Processes | None = None,
     round: RoundName | None = None,  # noqa: A002
     scratch: Path | None = None,
+    make_model: MakeModel | None = None,
 ) -> list[ScoredSplit]:
     """Encode a split with the best round of each of `runs`, or with the named `round`.
 
-    `data` defaults to the data set that the runs were trained on.
+    `data` defaults to the data set that the runs were trained on; `make_model` builds the model of
+    runs that hold one of the user's own.
     """
     rounds = [best_round(run, round).path for run in runs]
     if data is None:
@@ -113,7 +115,7 @@ def open_splits(
     dataset = open_dataset(data or own_data(rounds[0]), split)
     opened = []
     for run in rounds:
-        trained = load_run(run, device=default_device())
+        trained = load_run(run, device=default_device(), make_model=make_model)
         collator = trained.collator(dataset, device=default_device())
         opened.append(
             ScoredSplit.encode(

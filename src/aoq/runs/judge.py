@@ -17,7 +17,7 @@ from aoq.evaluation.metrics import FIGURES, Metrics
 from aoq.evaluation.protocols import JudgedFold
 from aoq.evaluation.rank_cache import keep_ranks, kept_ranks, ranks_file
 from aoq.progress import EventLog
-from aoq.runs.checkpoint import hash_model, hash_models
+from aoq.runs.checkpoint import MakeModel, hash_model, hash_models
 from aoq.runs.directory import RunDirectory, unless_read_only
 from aoq.runs.encodings import ScoredSplit, open_splits, own_data
 from aoq.scoring.protocol import TrainableModel
@@ -31,12 +31,16 @@ def evaluate_run(
     data: Path | str | None = None,
     memory: str | None = None,
     round: RoundName | None = None,  # noqa: A002
+    make_model: MakeModel | None = None,
 ) -> Metrics:
     """Judge the best round of a run on one split, and note the result in the run.
 
     `data` defaults to the data set that the run was trained on, `round` to the better one on dev.
+    `make_model` builds a model of your own, as in training.
     """
-    ((_, metrics),) = evaluate_runs([run], split=split, data=data, memory=memory, round=round)
+    ((_, metrics),) = evaluate_runs(
+        [run], split=split, data=data, memory=memory, round=round, make_model=make_model
+    )
     return metrics
 
 
@@ -47,10 +51,11 @@ def evaluate_runs(
     data: Path | str | None = None,
     memory: str | None = None,
     round: RoundName | None = None,  # noqa: A002
+    make_model: MakeModel | None = None,
 ) -> list[tuple[str, Metrics]]:
     """Judge each run as `evaluate_run` does, and last, of several, their ensemble."""
     runs = [runs] if isinstance(runs, Path | str) else runs
-    opened = open_splits(runs, split=split, data=data, round=round)
+    opened = open_splits(runs, split=split, data=data, round=round, make_model=make_model)
     results = [(str(scored.runs[0]), judge_split(scored, memory=memory)) for scored in opened]
     if len(opened) > 1:
         results.append(("ensemble", judge_split(ScoredSplit.ensemble(opened), memory=memory)))

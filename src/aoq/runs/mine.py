@@ -22,6 +22,7 @@ from aoq.mining.sweep_file import remove_sweep_files, sweep_file, sweep_folder
 from aoq.progress import EventLog, say
 from aoq.recipes import load_recipe
 from aoq.runs.best_round import best_round
+from aoq.runs.checkpoint import MakeModel
 from aoq.runs.directory import RunDirectory, unless_read_only
 from aoq.runs.encodings import ScoredSplit, open_splits, own_data
 
@@ -35,11 +36,13 @@ def mine_run(
     proposals: Path | str | None = None,
     sample: int = 100,
     processes: Processes = ALONE,
+    make_model: MakeModel | None = None,
 ) -> CandidateLists | None:
     """Rank the training set with a trained model, or an ensemble of several, and store the lists.
 
     With `proposals`, the lists of another model, only what is in them is ranked; the exact lists
-    of `sample` images and texts then show how much is missed that way.
+    of `sample` images and texts then show how much is missed that way. `make_model` builds a model
+    of your own, as in training.
 
     Several processes call this; the first one returns the lists. A killed run of it continues
     where it was.
@@ -52,7 +55,12 @@ def mine_run(
         dataset = open_dataset(data or own_data(first.path), "train")
         proposed = CandidateLists.load(proposals).require_fit(dataset, source=proposals)
     opened = open_splits(
-        runs, split="train", data=data, on_disk=processes, scratch=sweep_folder(out)
+        runs,
+        split="train",
+        data=data,
+        on_disk=processes,
+        scratch=sweep_folder(out),
+        make_model=make_model,
     )
     teacher = ScoredSplit.ensemble(opened)
     return mine_split(

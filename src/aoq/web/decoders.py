@@ -22,8 +22,10 @@ import numpy as np
 
 from aoq.features.pictures import TOO_DEMANDING, Canvas, Fault, PictureError, Pixels, decode
 
-_REQUEST = struct.Struct(">IIQQdQ")  # side, resampling, max pixels, memory, seconds, length
-_ANSWER = struct.Struct(">?I")  # whether pixels follow, length
+# The canvas (side, 0 for none; resampling; shorter side, 0 for none), max pixels, memory, seconds,
+# length
+_REQUEST = struct.Struct(">IIIQQdQ")
+_ANSWER = struct.Struct(">?II")  # whether pixels follow, length, width of the picture
 _TIME_IS_UP = getattr(signal, "SIGPROF", 0)
 
 TOO_SLOW = Fault("takes too long to decode", "save the picture anew, or send another one")
@@ -41,19 +43,22 @@ class Decoders:
         """Start a first child before the first picture comes."""
         self._idle.append(self._start_child())
 
-    def decode(self, picture: bytes, canvas: Canvas) -> Pixels:
+    def decode(self, picture: bytes, canvas: Canvas | None) -> Pixels:
         """Decode bit by bit as `aoq.features.pictures.decode` does, or raise a `PictureError`."""
         child = self._take()
-        request = _REQUEST.pack(canvas.side, canvas.resample, *self._bounds, len(picture))
+        square = (0, 0, 0)
+        if canvas is not None:
+            square = canvas.side, canvas.resample, canvas.shortest or 0
+        request = _REQUEST.pack(*square, *self._bounds, len(picture))
         try:
-            is_decoded, answer = child.ask(request, picture)
+            is_decoded, answer, width = child.ask(request, picture)
         except (OSError, EOFError):
             self._children.discard(child)
             raise PictureError(picture, child.fault()) from None
         self._idle.append(child)
         if not is_decoded:
             raise PictureError(picture, Fault(**json.loads(answer)))
-        return np.frombuffer(answer, np.uint8).reshape(canvas.side, canvas.side, 3)
+        return np.frombuffer(answer, np.uint8).reshape(-1, width, 3)
 
     def close(self) -> None:
         """Kill all children."""
@@ -96,13 +101,16 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, *request: bytes) -> tuple[bool, bytes]:
-        """Return whether there are pixels, and these or the fault; `EOFError` if the child died."""
+    def ask(self, *request: bytes) -> tuple[bool, bytes, int]:
+        """Return whether there are pixels, these or the fault, and the width of the picture.
+
+        Raises an `EOFError` if the child died.
+        """
         assert self._process.stdin is not None
         self._process.stdin.writelines(request)
         self._process.stdin.flush()
-        is_decoded, length = _ANSWER.unpack(self._read(_ANSWER.size))
-        return is_decoded, self._read(length)
+        is_decoded, length, width = _ANSWER.unpack(self._read(_ANSWER.size))
+        return is_decoded, self._read(length), width
 
     def fault(self) -> Fault:
         """Return why a picture killed the child."""
@@ -131,18 +139,20 @@ def _decode_until_closed() -> None:
     """Serve requests in a child until the server closes the pipe."""
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     while head := requests.read(_REQUEST.size):
-        side, resample, max_pixels, memory, seconds, length = _REQUEST.unpack(head)
+        side, resample, shortest, max_pixels, memory, seconds, length = _REQUEST.unpack(head)
+        canvas = Canvas(side, resample, shortest or None) if side else None
         picture = requests.read(length)
         _bound_memory(memory)
         _bound_time(seconds)
         try:
-            answer = decode(picture, Canvas(side, resample), max_pixels=max_pixels).tobytes()
+            pixels = decode(picture, canvas, max_pixels=max_pixels)
+            answer, width = pixels.tobytes(), pixels.shape[1]
             is_decoded = True
         except PictureError as error:
             answer = json.dumps(asdict(error.fault)).encode()
-            is_decoded = False
+            is_decoded, width = False, 0
         _bound_time(0)
-        answers.writelines([_ANSWER.pack(is_decoded, len(answer)), answer])
+        answers.writelines([_ANSWER.pack(is_decoded, len(answer), width), answer])
         answers.flush()
 
 

@@ -190,6 +190,11 @@ class RunApi:
 
 def prepare_uploads(matcher: Matcher, *, threads: int) -> str | None:
     """Load the network that reads uploads, or return why there is none, in words for visitors."""
+    if matcher.encoder.known_source is None and matcher.model_name == "own":
+        return (
+            "This run cannot read pictures, because its model does not say how; choose an image of "
+            "the index."
+        )
     if matcher.encoder.known_source is None:
         return (
             "This run cannot read pictures, because nothing says which network made the features "
