@@ -1,22 +1,25 @@
 """CLIP and its kind, fine-tuned with offline hard negatives on pictures and captions of your own.
 
 python examples/clip.py captions.csv photos openai/clip-vit-base-patch32 runs/clip
+aoq index runs/clip --model examples.clip:make_model --pictures photos
+aoq search runs/clip --model examples.clip:make_model "a dog in the snow"
 
 The weights are a CLIPModel or VisionTextDualEncoderModel of Hugging Face's transformers (5 or
 later), by hub name or folder; both rounds start from them. With --from-config a tiny CLIP of
-random weights is written to that folder first: it shows that everything runs, offline.
+random weights is written to that folder first: it shows that everything runs, offline. Commands
+that open the run build the model with `make_model`; its weights are those that $CLIP names.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
@@ -41,46 +44,43 @@ class DualEncoder(aoq.InnerProduct, nn.Module):
         words = self.encoder.get_text_features(texts.tokens, attention_mask=texts.mask.long())
         return aoq.Encoding(normalize(words.pooler_output, dim=1))
 
+    def query_reader(self) -> aoq.QueryReader:
+        return open_reader(self.encoder.name_or_path)
 
-@dataclass(frozen=True)
-class Pictures:
-    """Pictures as the model wants them, read when a batch asks for them."""
 
-    files: Sequence[Path]
-    processor: Any
+def make_model() -> DualEncoder:
+    """Build the model for `--model examples.clip:make_model`."""
+    return DualEncoder(os.environ.get("CLIP", "openai/clip-vit-base-patch32"))
 
-    def __len__(self) -> int:
-        return len(self.files)
 
-    def __getitem__(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        pictures = [aoq.load_picture(self.files[number]) for number in ids]  # RGB, upright
-        pixels: npt.NDArray[np.float32] = self.processor(pictures, return_tensors="np").pixel_values
-        return pixels  # (B, 3, H, W)
+def open_reader(weights: str) -> aoq.QueryReader:
+    """Open what reads texts and pictures for the model, in training and in search."""
+    tokenizer, processor = (
+        kind.from_pretrained(weights) for kind in (AutoTokenizer, AutoImageProcessor)
+    )
+    return aoq.QueryReader(
+        tokenizer=lambda text: tokenizer(text, truncation=True).input_ids,
+        pad=tokenizer.pad_token_id,
+        read_picture=lambda picture: processor(picture, return_tensors="np").pixel_values[0],
+    )
 
 
 def read_data(records: Sequence[aoq.Record], weights: str) -> aoq.TrainingData:
     """The splits of some pictures and captions, in pixels and tokens of the model."""
-    tokenizer, processor = (
-        kind.from_pretrained(weights) for kind in (AutoTokenizer, AutoImageProcessor)
-    )
+    reader = open_reader(weights)
 
     def read_split(split: str) -> aoq.Collator:
         images = [record for record in records if record.split == split]
         captions = [caption for record in images for caption in record.captions]
         owners = np.repeat(np.arange(len(images)), [len(record.captions) for record in images])
         dataset = aoq.PairDataset.of(
-            Pictures([record.picture for record in images], processor),
+            reader.images([record.picture for record in images]),
             captions,
             np.stack([owners, np.arange(len(captions))], axis=1),
             split=split,
             image_ids=[record.image_id for record in images],
         )
-        return aoq.Collator(
-            dataset,
-            lambda caption: tokenizer(caption, truncation=True).input_ids,
-            pad=tokenizer.pad_token_id,
-            device=aoq.default_device(),
-        )
+        return reader.collator(dataset, device=aoq.default_device())
 
     has_test = any(record.split == "test" for record in records)
     return aoq.TrainingData(
@@ -148,13 +148,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         round_two=replace(fine_tuning, loss=aoq.LossConfig(name="adap_off_quin")),
     )
 
-    def make_model() -> DualEncoder:
-        return DualEncoder(chosen.weights)
-
-    before = aoq.evaluate(make_model().to(aoq.default_device()), data.test or data.dev)
-    after = aoq.run_recipe(chosen.out, recipe, data=data, make_model=make_model)
+    build = partial(DualEncoder, chosen.weights)
+    before = aoq.evaluate(build().to(aoq.default_device()), data.test or data.dev)
+    after = aoq.run_recipe(chosen.out, recipe, data=data, make_model=build)
     say(f"{after['split']} rsum {before.rsum:.1f} before, {after['rsum']:.1f} after")
-    tuned = aoq.load_own_model(chosen.out / "round-two", make_model)
+    tuned = aoq.load_own_model(chosen.out / "round-two", build)
     assert isinstance(tuned, DualEncoder)
     tuned.encoder.save_pretrained(chosen.out / "encoder")
 

@@ -20,7 +20,9 @@ from aoq.data.dataset import PairDataset
 from aoq.data.sources.records import read_records
 from aoq.errors import UserError
 from examples.clip import DualEncoder, main, read_data, write_tiny_clip
+from tests.commands import aoq
 
+ROOT = Path(__file__).parents[2]
 COLOURS = {
     "red": (220, 30, 30),
     "green": (30, 200, 40),
@@ -86,6 +88,20 @@ def test_both_rounds_start_from_the_given_weights(tmp_path, capsys):
     assert (tmp_path / "run" / "candidates.safetensors").is_file()
 
 
+@pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+def test_commands_index_and_search_the_tuned_model(tmp_path, monkeypatch):
+    fine_tune(tmp_path, "--epochs", "9", "--warmup-epochs", "8", "--learning-rate", "2e-3")
+    monkeypatch.setenv("CLIP", str(tmp_path / "tiny"))
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    run, model = tmp_path / "run", ("--model", "examples.clip:make_model")
+    made = aoq("index", run, "--pictures", tmp_path / "pictures", *model, cwd=ROOT)
+    assert made.returncode == 0, made.stderr
+    found = aoq("search", run, "a red wall", "--top", "5", "--json", *model, cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    names = {hit["id"].partition("-")[0] for hit in json.loads(found.stdout)["hits"]}
+    assert names == {"red"}
+
+
 def test_without_a_test_split_the_figures_are_told_to_be_of_dev(tmp_path, capsys):
     without_test = {split: SHADES[split] for split in ("train", "dev")}
     fine_tune(tmp_path, "--epochs", "1", "--learning-rate", "1e-9", shades=without_test)
@@ -100,7 +116,7 @@ def test_a_damaged_photo_is_one_sentence_that_names_it(tmp_path, capsys, monkeyp
     places = (captions, captions.parent, tmp_path / "tiny", tmp_path / "run")
     monkeypatch.setattr(sys, "argv", ["clip.py", *map(str, places), "--from-config"])
     with pytest.raises(SystemExit, match="2"):
-        runpy.run_path(Path(__file__).parents[2] / "examples" / "clip.py", run_name="__main__")
+        runpy.run_path(ROOT / "examples" / "clip.py", run_name="__main__")
     said = capsys.readouterr().err
     assert said.splitlines()[-1].startswith(f"error: {damaged} is damaged or truncated")
     assert said.splitlines()[-1].endswith("; replace the picture or leave it out.")

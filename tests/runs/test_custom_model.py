@@ -120,6 +120,18 @@ def test_a_function_that_the_model_calls_counts_as_its_source(tmp_path, towers):
         train(tmp_path / "run", other)
 
 
+def test_a_reader_of_queries_can_be_added_to_a_trained_model(tmp_path, towers, capsys):
+    result = train(tmp_path / "run", towers())
+    reads = "def read():\n    return aoq.QueryReader()\n\nclass Towers"
+    method = "    def query_reader(self):\n        return read()\n\n    def encode_texts"
+    source = SOURCE.replace("class Towers", reads).replace("    def encode_texts", method)
+    later = towers(SOURCE, source)
+    capsys.readouterr()
+    assert train(tmp_path / "run", later) == result
+    aoq.load_own_model(tmp_path / "run" / "round-one", later)
+    assert "source" not in capsys.readouterr().err
+
+
 def test_a_run_that_says_nothing_of_its_model_opens_as_before(tmp_path, towers):
     train(tmp_path / "run", towers())
     origin = RunDirectory(tmp_path / "run" / "round-one").origin

@@ -60,7 +60,7 @@ PICTURES = {
 
 
 @pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES)
-@pytest.mark.parametrize("canvas", [CANVAS, Canvas(64, 2)], ids=str)
+@pytest.mark.parametrize("canvas", [CANVAS, Canvas(64, 2), Canvas(64, shortest=72), None], ids=str)
 def test_pixels_are_the_same_as_without_a_process(decoders, picture, canvas):
     np.testing.assert_array_equal(decoders.decode(picture, canvas), decode(picture, canvas))
 

@@ -36,12 +36,16 @@ class NamedModel:
             raise UserError(f"--model {name} is not MODULE:FUNCTION; {_example(name)}.")
         module = _import(module_name)
         found = getattr(module, function_name, None)
-        if not callable(found):
-            what = "no function" if found is None else f"a {type(found).__name__}, no function,"
+        place = getattr(module, "__file__", None) or module_name
+        if found is None:
             near = get_close_matches(function_name, vars(module), n=1)
             hint = f"did you mean {module_name}:{near[0]}?" if near else "name one that it has."
-            place = getattr(module, "__file__", None) or module_name
-            raise UserError(f"{place} has {what} {function_name}; {hint}")
+            raise UserError(f"{place} has no function {function_name}; {hint}")
+        if not callable(found):
+            raise UserError(
+                f"{place}: {function_name} is of the type {type(found).__name__}; expected a "
+                "function that makes a model."
+            )
         return cls(name, found)
 
     def __call__(self) -> TrainableModel:

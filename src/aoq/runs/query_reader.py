@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from aoq.data.collate import EncodeText, as_word_ids
-from aoq.data.dataset import ImagesOnDemand, PairDataset
+from aoq.data.collate import Collator, EncodeText, as_word_ids
+from aoq.data.dataset import ImageReader, ImagesOnDemand, PairDataset
 from aoq.data.inputs import photos_of
 from aoq.data.vocabulary import PAD
 from aoq.errors import QueryError, UserError
@@ -37,9 +38,14 @@ ReadImage = Callable[["Image"], npt.ArrayLike]
 
 @dataclass(frozen=True, kw_only=True)
 class QueryReader:
-    """Reads sentences and pictures as the data did that a model was trained on.
+    """Reads sentences and pictures for a model; in training too, if its data are made with it.
 
     Both functions are called by one thread at a time.
+
+    >>> reader = QueryReader(tokenizer=lambda text: [len(word) for word in text.split()], pad=9)
+    >>> dataset = PairDataset.of(np.zeros((1, 4, 6)), ["a cat", "my black cat"], [(0, 0), (0, 1)])
+    >>> reader.collator(dataset).texts(np.array([0, 1])).tokens.tolist()
+    [[1, 3, 9], [2, 5, 3]]
     """
 
     tokenizer: Tokenizer | EncodeText | None = None
@@ -63,6 +69,19 @@ class QueryReader:
                 "a QueryReader has both read_picture and source; give one of them, since each of "
                 "them says how pictures are read."
             )
+
+    def images(self, files: Sequence[Path]) -> ImageReader:
+        """Return picture files as the images of a data set, read when a batch needs them."""
+        if self.read_picture is None:
+            raise UserError("this QueryReader has no read_picture; give it one to read files.")
+        return OwnPictures("", self.read_picture).of_files(files)
+
+    def collator(self, dataset: PairDataset, *, device: str | torch.device = "cpu") -> Collator:
+        """Return what reads batches of a data set in training, by the same tokenizer."""
+        if self.tokenizer is None:
+            raise UserError("this QueryReader has no tokenizer; give it one to read captions.")
+        pad = None if isinstance(self.tokenizer, Tokenizer) else self.pad
+        return Collator(dataset, self.tokenizer, pad=pad, device=device)
 
 
 @runtime_checkable
