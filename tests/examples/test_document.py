@@ -21,7 +21,7 @@ def indented(block: str, spaces: int) -> str:
 def test_every_example_is_in_the_document():
     assert [path.name for path in EXAMPLES] == ["clip.py", "own_loop.py", "own_model.py"]
     assert all(f"examples/{path.name}" in DOCUMENT for path in EXAMPLES)
-    assert len(BLOCKS) == 9
+    assert len(BLOCKS) == 10
 
 
 @pytest.mark.parametrize("block", BLOCKS)
