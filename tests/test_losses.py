@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import get_args
 
@@ -30,7 +31,11 @@ KINDS = {
     "adap_off_quin": ["online", "offline", "derived"],
     "only_offline": ["offline", "derived"],
     "online_quin": ["online", "offline", "derived"],
+    "infonce": ["softmax"],
+    "softmax_offline": ["softmax"],
 }
+LOG_LOSSES = {"infonce", "softmax_offline"}
+HINGE_LOSSES = set(LOSSES) - LOG_LOSSES
 CONSTANTS = {"margin_online": 0.25, "margin_offline": 0.05, "alpha": 0.15, "beta": 0.8}
 OPTIONS = {
     "as in the paper": {},
@@ -38,12 +43,24 @@ OPTIONS = {
     "clamped": {"clamp_weights": True},
     "squared": {"squared": True},
     "all at once": {"adapt_to": "positive", "clamp_weights": True, "squared": True},
+    "another temperature": {"temperature": 0.3},
+    "heavier offline negatives": {"offline_weight": 5.0},
 }
-# Options about weights change the adaptive loss only, which another test shows.
+# The losses that an option changes, which a test shows.
+BELONGS_TO = {
+    "as in the paper": set(),
+    "adapted to the positive": {"adap_off_quin"},
+    "clamped": {"adap_off_quin"},
+    "squared": HINGE_LOSSES,
+    "all at once": HINGE_LOSSES,
+    "another temperature": LOG_LOSSES,
+    "heavier offline negatives": {"softmax_offline"},
+}
 CASES = [
     (name, option)
     for name in LOSSES
-    for option in (OPTIONS if name == "adap_off_quin" else ("as in the paper", "squared"))
+    for option in OPTIONS
+    if option == "as in the paper" or name in BELONGS_TO[option]
 ]
 
 
@@ -99,6 +116,14 @@ def plain_term(scores, config, b, side, kind):
         value = max(margin - positive + negative, 0.0)
         return value * value if config.squared else value
 
+    if kind == "softmax":
+        others = [matrix[b][c] for c in texts] if side == "i2t" else [matrix[c][b] for c in images]
+        tau = config.temperature or 0.07
+        ratios = [1.0, *(math.exp((other - positive) / tau) for other in others)]
+        if config.name == "softmax_offline":
+            drawn = (offline.i2t if side == "i2t" else offline.t2i)[b].item()
+            ratios.append(config.offline_weight * math.exp((drawn - positive) / tau))
+        return math.log(sum(ratios))
     if kind == "all":
         others = [matrix[b][c] for c in texts] if side == "i2t" else [matrix[c][b] for c in images]
         return sum(hinge(config.margin_online, other) for other in others)
@@ -181,8 +206,7 @@ def test_an_option_changes_the_losses_it_belongs_to_and_no_other(name, option):
     plain = LossConfig(name=name, **CONSTANTS)
     changed = replace(plain, **OPTIONS[option])
     before, after = (compute_loss(random_scores(), config).total for config in (plain, changed))
-    weighted = name == "adap_off_quin" and option != "as in the paper"
-    assert (before != after) == (weighted or OPTIONS[option].get("squared", False))
+    assert (before != after) == (name in BELONGS_TO[option])
 
 
 @pytest.mark.parametrize("mask", ["other positives", "anchors without negatives"])
@@ -207,7 +231,7 @@ def test_anchors_without_negatives_have_finite_gradients(name, option):
     assert torch.isfinite(scores.matrix.grad).all()
 
 
-@pytest.mark.parametrize(("name", "option"), CASES)
+@pytest.mark.parametrize(("name", "option"), [case for case in CASES if case[0] in HINGE_LOSSES])
 def test_there_is_nothing_to_learn_when_every_margin_is_met(name, option):
     matrix = (torch.eye(5, dtype=torch.float64) * 2 - 1).requires_grad_()
     low = torch.full((5,), -1.0, dtype=torch.float64)
@@ -371,6 +395,57 @@ def test_swapping_modalities_swaps_the_directions(name, mask):
         side, _, kind = term.partition("_")
         same = term if kind == "derived" else f"{other_side[side]}_{kind}"
         assert value.item() == pytest.approx(backward[same].item())
+
+
+@pytest.mark.parametrize("name", sorted(LOG_LOSSES))
+def test_a_log_loss_falls_to_zero_as_scores_part_and_never_reaches_it(name):
+    matrix, low = torch.eye(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
+    losses = [
+        compute_loss(
+            BatchScores(gap * matrix, offline=OfflineScores(low, low)), LossConfig(name=name)
+        ).total.item()
+        for gap in (0.0, 0.5, 1.0, 1.5)
+    ]
+    assert losses == sorted(losses, reverse=True)
+    assert 0 < losses[-1] < 1e-7
+
+
+@pytest.mark.parametrize("name", ["infonce", "softmax_offline"])
+def test_a_softmax_of_equal_scores_is_the_log_of_their_number(name):
+    scores = BatchScores(torch.full((4, 4), 0.3), offline=OfflineScores(*torch.full((2, 4), 0.3)))
+    loss = compute_loss(scores, LossConfig(name=name, offline_weight=2.5)).total
+    n_counted = 4 + (2.5 if name == "softmax_offline" else 0)
+    assert loss.item() == pytest.approx(2 * 4 * math.log(n_counted))
+
+
+@pytest.mark.parametrize("name", ["infonce", "softmax_offline"])
+def test_a_learned_scale_takes_the_place_of_the_temperature_and_gets_its_gradient(name):
+    scores, config = random_scores(negatives=masks()["other positives"]), LossConfig(name=name)
+    scale = torch.tensor(1 / 0.2, dtype=torch.float64, requires_grad=True)
+
+    def loss(scale):
+        return compute_loss(replace(scores, scale=scale), config).total
+
+    fixed = compute_loss(scores, replace(config, temperature=0.2)).total
+    assert loss(scale).item() == pytest.approx(fixed.item())
+    assert torch.autograd.gradcheck(loss, (scale,))
+
+
+@pytest.mark.parametrize("mask", ["other positives", "anchors without negatives"])
+@pytest.mark.parametrize(("name", "option"), CASES)
+def test_the_order_of_the_pairs_in_a_batch_does_not_matter(name, option, mask):
+    config = LossConfig(name=name, **CONSTANTS, **OPTIONS[option])
+    scores = random_scores(negatives=masks()[mask], derived_mask=torch.arange(SIZE) % 3 > 0)
+    order = torch.randperm(SIZE, generator=torch.Generator().manual_seed(2))
+    offline = {name: part[order] for name, part in vars(scores.offline).items()}
+    moved = BatchScores(
+        scores.matrix[order][:, order],
+        scores.negatives[order][:, order],
+        OfflineScores(**offline),
+    )
+    expected = {name: value.item() for name, value in compute_loss(scores, config).terms.items()}
+    found = {name: value.item() for name, value in compute_loss(moved, config).terms.items()}
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", LOSSES)

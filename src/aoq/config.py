@@ -16,7 +16,15 @@ from aoq.errors import UserError
 from aoq.field_types import settle_types
 
 LossName = Literal[
-    "standard", "online", "off_tri", "off_quin", "adap_off_quin", "only_offline", "online_quin"
+    "standard",
+    "online",
+    "off_tri",
+    "off_quin",
+    "adap_off_quin",
+    "only_offline",
+    "online_quin",
+    "infonce",
+    "softmax_offline",
 ]
 RoundName = Literal["one", "two"]
 Behaviour = Literal["paper", "official"]
@@ -189,12 +197,16 @@ TOWER_SETTINGS = TOWER_NAMES | {
 }
 
 
+LEARNED_TEMPERATURES = (0.01, 1.0)  # CLIP's bounds: the scale is 1 to 100
+
+
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
     """The equation of the paper, and its constants."""
 
     name: LossName = "online"
-    "Eq. 1-5: standard, online, off_tri, off_quin, adap_off_quin; and table 3's variants of Eq. 4."
+    """Eq. 1-5: standard, online, off_tri, off_quin, adap_off_quin; table 3's variants of Eq. 4; and
+    softmax losses: infonce, softmax_offline (infonce with offline negatives)."""
     margin_online: float = 0.2
     "Margin of the online terms (gamma 1)."
     margin_offline: float = 0.0
@@ -209,6 +221,12 @@ class LossConfig:
     "Keep adaptive weights from falling below zero."
     squared: bool = False
     "Square every hinge."
+    temperature: float | None = None
+    "Softmax: what scores are divided by; none: 0.07."
+    learn_temperature: bool | None = None
+    "Learn the temperature, from `temperature` on; none: no."
+    offline_weight: float = 1.0
+    "softmax_offline: as how many negatives of the batch the offline negative of an anchor counts."
 
     def __post_init__(self) -> None:
         settle_types(self)
@@ -222,10 +240,31 @@ class LossConfig:
         for name in ("alpha", "beta"):
             value = getattr(self, name)
             _require(math.isfinite(value), f"loss.{name} is {value}; it has to be a number.")
+        for name in ("temperature", "offline_weight"):
+            value = getattr(self, name)
+            _require(
+                value is None or 0 < value < math.inf,
+                f"loss.{name} is {value}; it has to be a positive number.",
+            )
+        lowest, highest = LEARNED_TEMPERATURES
+        _require(
+            not self.learn_temperature or lowest <= self.initial_temperature <= highest,
+            f"loss.temperature is {self.temperature}; one that is learned stays within {lowest} to"
+            f" {highest}, and has to start there.",
+        )
+
+    @property
+    def initial_temperature(self) -> float:
+        """The temperature, or what it is learned from."""
+        return self.temperature or 0.07
+
+    @property
+    def learns_temperature(self) -> bool:
+        return self.name in ("infonce", "softmax_offline") and bool(self.learn_temperature)
 
     @property
     def needs_candidates(self) -> bool:
-        return self.name not in ("standard", "online")
+        return self.name not in ("standard", "online", "infonce")
 
     @property
     def needs_derived_pairs(self) -> bool:

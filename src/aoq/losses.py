@@ -1,4 +1,4 @@
-"""Equations 1 to 5 of the paper and the variants of its table 3, on scores alone.
+"""Equations 1 to 5 of the paper, variants of them, and softmax losses, on scores alone.
 
 A loss never sees an encoding or a model: any model that can score a batch can be trained with
 it. Equations 2 to 5 build on each other, so one function, `quintuplet`, holds them all. Sums are
@@ -8,6 +8,7 @@ the two halves of each equation are the two anchors, the image (`i2t`) and the t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -52,18 +53,22 @@ class BatchScores:
     """Scores of a batch: every image against every text, and in round two the offline ones.
 
     `negatives` is true where an image and a text do not belong together; without it everything
-    off the diagonal counts as negative.
+    off the diagonal counts as negative. Softmax losses multiply scores by `scale` where it is
+    learned; without it by that of the config.
     """
 
     matrix: Tensor  # (B, B)
     negatives: Tensor | None = None  # (B, B)
     offline: OfflineScores | None = None
+    scale: Tensor | None = None  # (), 1 / temperature
 
     def __post_init__(self) -> None:
         require_tensor("matrix", self.matrix, ("B", "B"), of="fraction")
         pairs = len(self.matrix)
         if self.negatives is not None:
             require_tensor("negatives", self.negatives, (pairs, pairs), of="bool")
+        if self.scale is not None:
+            require_tensor("scale", self.scale, (), of="fraction")
         if not isinstance(self.offline, OfflineScores | None):
             raise UserError(
                 f"offline is a {type(self.offline).__name__}; expected OfflineScores: "
@@ -133,19 +138,22 @@ class BatchScores:
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The terms of a loss: hinges by name, each summed over the batch, and auxiliary losses.
+    """The terms of a loss by name: hinges and log losses, summed up, and auxiliary losses.
 
-    A hinge may have a weight. It has an entry for every anchor, or for every negative (Eq. 1).
+    A hinge may have a weight. It has an entry for every anchor, or for every negative (Eq. 1). A
+    log loss is that of a softmax or sigmoid; it has no margin, and so is never quite zero.
     """
 
-    hinges: dict[str, Tensor]
+    hinges: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, Tensor] = field(default_factory=dict)
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
+    log_losses: dict[str, Tensor] = field(default_factory=dict)
 
     @cached_property
     def terms(self) -> dict[str, Tensor]:
         weighted = self.hinges | {name: w * self.hinges[name] for name, w in self.weights.items()}
-        return {name: values.sum() for name, values in weighted.items()} | self.auxiliary
+        summed = {name: values.sum() for name, values in (weighted | self.log_losses).items()}
+        return summed | self.auxiliary
 
     @property
     def total(self) -> Tensor:
@@ -223,6 +231,43 @@ def _masked(values: Tensor, mask: Tensor | None) -> Tensor:
     return values if mask is None else values * mask
 
 
+def info_nce(scores: BatchScores, config: LossConfig) -> LossTerms:
+    """Compute the cross entropy of finding t for i among the texts of the batch, and i for t:
+
+    -log  exp(S(i, t) / tau) / (exp(S(i, t) / tau) + sum of exp(S(i, t') / tau))
+
+    over the negatives t' of i. Other texts that belong to i are left out.
+    """
+    logits, _ = _softmax_logits(scores, config)
+    positive = logits.diagonal()
+    i2t, t2i = logits.logsumexp(dim=1) - positive, logits.logsumexp(dim=0) - positive
+    return LossTerms(log_losses={"i2t_softmax": i2t, "t2i_softmax": t2i})
+
+
+def softmax_offline(scores: BatchScores, config: LossConfig) -> LossTerms:
+    """Compute InfoNCE with the offline negative of each anchor in its denominator:
+
+    -log  exp(S(i, t) / tau)
+          / (exp(S(i, t) / tau) + sum of exp(S(i, t') / tau) + w exp(S(i, t_off) / tau))
+
+    w is `offline_weight`: a negative of weight w counts as w negatives of its score.
+    """
+    logits, scale = _softmax_logits(scores, config)
+    drawn, log_weight = scores.require_offline(), math.log(config.offline_weight)
+    i2t_off, t2i_off = scale * drawn.i2t + log_weight, scale * drawn.t2i + log_weight
+    i2t = torch.logaddexp(logits.logsumexp(dim=1), i2t_off) - logits.diagonal()
+    t2i = torch.logaddexp(logits.logsumexp(dim=0), t2i_off) - logits.diagonal()
+    return LossTerms(log_losses={"i2t_softmax": i2t, "t2i_softmax": t2i})
+
+
+def _softmax_logits(scores: BatchScores, config: LossConfig) -> tuple[Tensor, Tensor | float]:
+    """S / tau, with -inf where a text belongs to an image of another pair, and 1 / tau. (B, B)"""
+    scale = 1 / config.initial_temperature if scores.scale is None else scores.scale
+    other_positives = ~scores.negative_mask
+    other_positives.fill_diagonal_(False)
+    return (scale * scores.matrix).masked_fill(other_positives, -math.inf), scale
+
+
 LOSSES: dict[LossName, Callable[[BatchScores, LossConfig], LossTerms]] = {
     "standard": standard_triplet,  # Eq. 1
     "online": partial(quintuplet, online=True),  # Eq. 2
@@ -235,6 +280,8 @@ LOSSES: dict[LossName, Callable[[BatchScores, LossConfig], LossTerms]] = {
     "online_quin": partial(  # table 3, OnlineQuin
         quintuplet, online=True, offline=True, derived="online"
     ),
+    "infonce": info_nce,
+    "softmax_offline": softmax_offline,
 }
 
 

@@ -22,7 +22,8 @@ from aoq.models import build_model
 from aoq.randomness import seed_torch
 from aoq.sampling import OfflineSampler
 from aoq.training.collectives import Collectives, start_fabric
-from aoq.training.optimizers import make_optimizer
+from aoq.training.logit_scale import LogitScale
+from aoq.training.optimizers import add_undecayed, make_optimizer
 from aoq.training.step import make_batches, update
 from aoq.types import Positives
 from tests.conftest import uneven_dataset
@@ -34,6 +35,10 @@ CASES = {
     "bfan, two parts": {"accumulate": 2},
     "bfan, online": {"loss": LossConfig(name="online")},
     "bfan, in pieces, adamw": {"encode_at_once": 3, "optimizer": "adamw", "weight_decay": 0.1},
+    "vse, softmax, in pieces": {
+        "loss": LossConfig(name="softmax_offline", learn_temperature=True),
+        "encode_at_once": 3,
+    },
     "scan": {},
     "vse": {},
     "vsrn, frozen": {},
@@ -96,6 +101,8 @@ def train(case: str, **options) -> dict[str, list]:
         Collectives(start_fabric(collator.device)),
         make_optimizer(model, settings),
     )
+    logit_scale = LogitScale(loss)
+    add_undecayed(optimizer, logit_scale, settings)
     steps, norms = [], []
     for step in range(STEPS):
         pairs = np.random.default_rng(step).permutation(positives.pairs)[:PAIRS]
@@ -110,11 +117,18 @@ def train(case: str, **options) -> dict[str, list]:
             processes=collectives.processes,
         )
         terms, _ = update(
-            model, optimizer, batches, settings=settings, epoch=0, collectives=collectives
+            model,
+            optimizer,
+            batches,
+            settings=settings,
+            epoch=0,
+            collectives=collectives,
+            logit_scale=logit_scale,
         )
         steps.append(terms)
         norms.append(float(nn.utils.get_total_norm([p.grad for p in model.parameters()])))
-    weights = nn.utils.parameters_to_vector(model.parameters())
+    learned = [*model.parameters(), *logit_scale.parameters()]
+    weights = nn.utils.parameters_to_vector(learned)
     return {"terms": steps, "norms": norms, "weights": weights.tolist()}
 
 

@@ -25,6 +25,7 @@ from tests.training.steps_in_processes import everything_wrong
 ONLINE = {"i2t_online", "t2i_online"}
 OFFLINE = {"i2t_offline", "t2i_offline"}
 DERIVED = {"i2t_derived", "t2i_derived"}
+SOFTMAX = {"i2t_softmax", "t2i_softmax"}
 TERMS = {
     "standard": {"i2t_all", "t2i_all"},
     "online": ONLINE,
@@ -33,6 +34,8 @@ TERMS = {
     "adap_off_quin": ONLINE | OFFLINE | DERIVED,
     "online_quin": ONLINE | OFFLINE | DERIVED,
     "only_offline": OFFLINE | DERIVED,
+    "infonce": SOFTMAX,
+    "softmax_offline": SOFTMAX,
 }
 ROWS = [name for row in paper_rows() for name in row.recipes]
 CHANGED = [f"scenes-tiny+{change}" for change in shipped_changes()]

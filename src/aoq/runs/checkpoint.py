@@ -76,10 +76,20 @@ class TrainerState:
 MakeModel = Callable[[], TrainableModel]
 
 
-def save_weights(path: Path, model: TrainableModel, *, feature_width: int | None) -> None:
-    """Save the weights, shared ones once, and the width of the features they were trained on."""
+def save_weights(
+    path: Path,
+    model: TrainableModel,
+    *,
+    feature_width: int | None,
+    learned: Mapping[str, float] | None = None,
+) -> None:
+    """Save the weights, shared ones once, and the width of the features they were trained on.
+
+    `learned` is what the loss has learned beside them, such as its temperature.
+    """
     with atomic_file(path) as temporary:
         metadata = {} if feature_width is None else {"feature_width": str(feature_width)}
+        metadata |= {name: str(value) for name, value in (learned or {}).items()}
         save_model(cast("nn.Module", model), str(temporary), metadata=metadata)
 
 
@@ -109,7 +119,7 @@ class HasState(Protocol):
 
     def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
 
 
 def save_trainer(
@@ -117,18 +127,16 @@ def save_trainer(
     model: TrainableModel,
     optimizer: torch.optim.Optimizer,
     state: TrainerState,
-    *,
-    average: HasState | None = None,
+    **also: HasState,
 ) -> None:
-    """Save all that a round needs to continue; `average` is that of the weights."""
+    """Save all that a round needs to continue, `also` parts of its own by their names."""
     content = {
         "state": asdict(state),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "optimizer_kind": type(optimizer).__name__,
     }
-    if average is not None:
-        content["average"] = average.state_dict()
+    content |= {name: part.state_dict() for name, part in also.items()}
     with atomic_file(path) as temporary, temporary.open("wb") as file:
         torch.save(content, file)  # given a path, it hides why it could not write
 
@@ -137,8 +145,7 @@ def load_trainer(
     path: Path,
     model: TrainableModel,
     optimizer: torch.optim.Optimizer,
-    *,
-    average: HasState | None = None,
+    **also: HasState,
 ) -> TrainerState:
     """Restore a saved state; return a fresh one if nothing was saved."""
     if not path.is_file():
@@ -153,8 +160,8 @@ def load_trainer(
         if saved_kind == kind:
             model.load_state_dict(content["model"])
             optimizer.load_state_dict(content["optimizer"])
-            if average is not None:
-                average.load_state_dict(content["average"])
+            for name, part in also.items():
+                part.load_state_dict(content[name])
             return TrainerState(**content["state"])
     except Exception:  # damaged files make torch raise almost anything, OSError too
         raise UserError(

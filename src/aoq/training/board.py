@@ -42,6 +42,9 @@ class Board:
         scalars = {f"loss/{name}": value for name, value in summary["loss"].items()}
         scalars |= {f"active/{name}": value for name, value in summary["active"].items()}
         scalars["speed/steps_per_second"] = summary["steps_per_second"]
+        scalars |= {
+            f"learned/{name}": summary[name] for name in ("temperature", "bias") if name in summary
+        }
         if "weights" in summary:
             scalars["weights/below_zero"] = summary["weights"]["below_zero"]
         self._write(step, scalars, {f"distribution/{name}": values[name] for name in values})

@@ -68,7 +68,7 @@ class Collectives:
         vectors, mask = pad(vectors, (0, 0, 0, missing)), pad(mask, (0, missing))
         return Encoding(self.gather(vectors, total), self.gather(mask.byte(), total).bool())
 
-    def share_weights(self, model: TrainableModel) -> None:
+    def share_weights(self, model: TrainableModel | nn.Module) -> None:
         """Give every process the weights of the first."""
         if not self.is_alone:
             for value in model.state_dict().values():

@@ -71,6 +71,15 @@ def parameter_groups(model: TrainableModel, settings: RoundConfig) -> list[dict[
     ]
 
 
+def add_undecayed(
+    optimizer: torch.optim.Optimizer, module: nn.Module, settings: RoundConfig
+) -> None:
+    """Let an optimizer learn the parameters of another module too, without weight decay."""
+    if parameters := list(module.parameters()):
+        group = {"params": parameters, "lr": settings.learning_rate, "weight_decay": 0.0}
+        optimizer.add_param_group(group)
+
+
 def learned_parameters(model: TrainableModel) -> list[nn.Parameter]:
     """Return the parameters that learn, each once; refuse a model without any."""
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -31,7 +31,13 @@ from aoq.evaluation.protocols import evaluate
 from aoq.manifest import record_pattern
 from aoq.progress import EventLog, count_of, progress_bar, say, say_epoch, warn
 from aoq.randomness import epoch_order, seed_torch
-from aoq.runs.checkpoint import TrainerState, load_trainer, save_trainer, save_weights
+from aoq.runs.checkpoint import (
+    HasState,
+    TrainerState,
+    load_trainer,
+    save_trainer,
+    save_weights,
+)
 from aoq.runs.directory import RunDirectory
 from aoq.sampling import OfflineSampler
 from aoq.scoring.protocol import TrainableModel
@@ -40,7 +46,8 @@ from aoq.training.average import WeightAverage
 from aoq.training.board import step_board
 from aoq.training.callbacks import Callback, RoundEnd, RoundStart, StepEnd, Validation
 from aoq.training.collectives import Collectives, start_fabric
-from aoq.training.optimizers import LearningRates, MakeOptimizer
+from aoq.training.logit_scale import LogitScale
+from aoq.training.optimizers import LearningRates, MakeOptimizer, add_undecayed
 from aoq.training.optimizers import make_optimizer as usual_optimizer
 from aoq.training.prefetch import prefetch
 from aoq.training.signals import Stop, waiting_signals
@@ -101,12 +108,15 @@ class Round:
                 "larger training split."
             )
         self.optimizer = (make_optimizer or usual_optimizer)(model, settings)
+        self.logit_scale = LogitScale(settings.loss).to(train.device)
+        add_undecayed(self.optimizer, self.logit_scale, settings)
         self.rates = LearningRates(self.optimizer, settings, n_steps=self.n_steps)
         self.average = None
         if settings.ema is not None and processes.is_first:  # which validates
             self.average = WeightAverage(model, decay=settings.ema)
-        self.state = load_trainer(run.trainer, model, self.optimizer, average=self.average)
-        self.collectives.share_weights(model)
+        self.state = load_trainer(run.trainer, model, self.optimizer, **self._also_kept)
+        for module in (model, self.logit_scale):
+            self.collectives.share_weights(module)
         self.log = EventLog(run.events if processes.is_first else None)
         self.pace = Pace()
         self.statistics = StepStatistics()
@@ -208,6 +218,7 @@ class Round:
                 loss,
                 collectives=self.collectives,
                 encode_at_once=settings.encode_at_once,
+                logit_scale=self.logit_scale,
             )
 
         self.model.train()
@@ -361,6 +372,7 @@ class Round:
                 settings=self.settings,
                 epoch=epoch,
                 collectives=self.collectives,
+                logit_scale=self.logit_scale,
             )
         except NotFiniteError as error:
             raise self._not_finite(error, pair_ids, epoch=epoch, step=step) from None
@@ -415,7 +427,7 @@ class Round:
 
     def _log_steps(self, steps: int) -> None:
         """Log the steps since the last such line."""
-        summary = self.statistics.summary()
+        summary = self.statistics.summary() | self.logit_scale.values()
         self.log.write("steps", epoch=self.state.epoch + 1, step=self.state.step, **summary)
         self.board.write(steps, summary, self.statistics.values())
         self.statistics = StepStatistics()
@@ -452,14 +464,27 @@ class Round:
         if best:
             self.state = replace(self.state, best=score, best_epoch=epoch + 1)
             if self.processes.is_first:
-                save_weights(self.run.model, self.model, feature_width=self.feature_width)
+                save_weights(
+                    self.run.model,
+                    self.model,
+                    feature_width=self.feature_width,
+                    learned=self.logit_scale.values(),
+                )
         return metrics, best
 
     def _save(self) -> None:
         if self.processes.is_first:
             save_trainer(
-                self.run.trainer, self.model, self.optimizer, self.state, average=self.average
+                self.run.trainer, self.model, self.optimizer, self.state, **self._also_kept
             )
+
+    @property
+    def _also_kept(self) -> dict[str, HasState]:
+        """What else the round continues, by its name in the trainer's state."""
+        kept: dict[str, HasState | None] = {"average": self.average, "logit_scale": None}
+        if self.logit_scale.values():
+            kept["logit_scale"] = self.logit_scale
+        return {name: part for name, part in kept.items() if part is not None}
 
 
 def _described(terms: dict[str, float]) -> str:

@@ -29,6 +29,7 @@ from aoq.sampling import OfflineNegatives, OfflineSampler
 from aoq.scoring.protocol import HasAuxiliaryLoss, MatchingModel, TrainableModel
 from aoq.training.collectives import Collectives
 from aoq.training.encoding import encode_roles, mixed_precision
+from aoq.training.logit_scale import LogitScale
 from aoq.types import AlignedIdx, Encoding, Ids, StepBatch, require_tensor
 
 
@@ -134,11 +135,13 @@ def update(
     settings: RoundConfig,
     epoch: int,
     collectives: Collectives,
+    logit_scale: LogitScale | None = None,
 ) -> tuple[dict[str, float], list[Outcome]]:
     """Take one clipped step of the optimizer, by the gradients of all batches added up.
 
-    Returns the terms of the whole step, and what they were made from. Refuses to step where a
-    term or the gradient is not finite: the weights stay as they were.
+    `logit_scale` is what the loss itself learns; its parameters are the optimizer's too. Returns
+    the terms of the whole step, and what they were made from. Refuses to step where a term or the
+    gradient is not finite: the weights stay as they were.
     """
     optimizer.zero_grad(set_to_none=True)
     outcomes = add_gradients(
@@ -147,16 +150,22 @@ def update(
         settings.loss_at(epoch),
         collectives=collectives,
         encode_at_once=settings.encode_at_once,
+        logit_scale=logit_scale,
     )
-    collectives.average_gradients(model.parameters())
+    learned = list(model.parameters())
+    if logit_scale is not None:  # left alone where the loss of the step does not use it
+        learned += [value for value in logit_scale.parameters() if value.grad is not None]
+    collectives.average_gradients(learned)
     terms = _terms_of_step(outcomes, collectives)
-    norm = float(nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm))
+    norm = float(nn.utils.clip_grad_norm_(learned, settings.clip_norm))
     if not all(math.isfinite(value) for value in (*terms.values(), norm)):
         raise NotFiniteError(
             f"the loss or its gradient is no longer finite ({terms}, norm {norm}); the last saved "
             "state is kept: start a new run with a lower learning rate."
         )
     optimizer.step()
+    if logit_scale is not None:
+        logit_scale.clamp()
     return terms, outcomes
 
 
@@ -167,12 +176,18 @@ def add_gradients(
     *,
     collectives: Collectives,
     encode_at_once: int | None = None,
+    logit_scale: LogitScale | None = None,
 ) -> list[Outcome]:
     """Compute the loss of each batch and add its gradients to those of the weights."""
     outcomes = []
     for batch in batches:
         outcome = step_loss(
-            model, batch, loss, collectives=collectives, encode_at_once=encode_at_once
+            model,
+            batch,
+            loss,
+            collectives=collectives,
+            encode_at_once=encode_at_once,
+            logit_scale=logit_scale,
         )
         collectives.fabric.backward(outcome.loss.total)
         outcomes.append(outcome)
@@ -196,6 +211,7 @@ def step_loss(
     *,
     collectives: Collectives | None = None,
     encode_at_once: int | None = None,
+    logit_scale: LogitScale | None = None,
 ) -> Outcome:
     """Compute the scores and the loss of a batch.
 
@@ -205,6 +221,8 @@ def step_loss(
     scores, images = score_batch(
         model, batch, collectives=collectives, encode_at_once=encode_at_once
     )
+    if logit_scale is not None:
+        scores = logit_scale.add_to(scores)
     loss = compute_loss(scores, config)
     if isinstance(model, HasAuxiliaryLoss):
         weight = batch.share * (1 if collectives is None else collectives.processes.size)
