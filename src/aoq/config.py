@@ -28,7 +28,7 @@ LossName = Literal[
 ]
 RoundName = Literal["one", "two"]
 Behaviour = Literal["paper", "official"]
-ModelName = Literal["vsrn", "scan", "bfan", "vse", "towers", "own"]
+ModelName = Literal["vsrn", "scan", "bfan", "vse", "bow", "cca", "towers", "own"]
 Learning = Literal["heads", "top", "lora", "full"]
 Pooling = Literal["own", "cls", "mean", "generalised"]
 HeadKind = Literal["none", "linear", "residual"]
@@ -41,6 +41,7 @@ Aggregate = Literal["logsumexp", "mean", "max", "sum"]
 Focal = Literal["equal", "prob"]
 Precision = Literal["float32", "float16", "bfloat16"]
 OptimizerName = Literal["adam", "adamw"]
+WordWeights = Literal["tfidf", "counts"]
 Schedule = Literal["step", "cosine", "constant"]
 
 
@@ -75,8 +76,8 @@ class ModelConfig:
     """The model and its widths."""
 
     name: ModelName = "vsrn"
-    """vsrn, scan, bfan, vse (mean-pooled regions: the cheap one), towers (pretrained encoders), or
-    own: a model built in Python."""
+    """vsrn, scan, bfan, vse (mean-pooled regions: the cheap one), bow (and bags of words), cca (the
+    same in closed form), towers (pretrained encoders), or own: a model built in Python."""
     joint_width: int = 2048
     "Width of the joint space (D)."
     word_width: int = 300
@@ -107,6 +108,25 @@ class ModelConfig:
     "SCAN: weight-normed projection of the regions."
     focal: Focal = "prob"
     "BFAN: which attention weights are dropped."
+    standardise: bool = False
+    """VSRN, SCAN, BFAN, VSE: features of regions with zero mean and unit variance on train; bow and
+    cca always do."""
+    feature_dropout: float = 0.0
+    "VSRN, SCAN, BFAN, VSE, bow: dropout of the features of regions."
+    word_dropout: float = 0.0
+    "VSRN, SCAN, BFAN, VSE, bow: dropout of the vectors of words."
+    drop_regions: float = 0.0
+    "VSRN, SCAN, BFAN, VSE: share of whole regions that a step of training leaves out."
+    drop_words: float = 0.0
+    "VSRN, SCAN, BFAN, VSE, bow: share of whole words that a step of training leaves out."
+    word_weights: WordWeights = "tfidf"
+    "bow, cca: weight of a word in a text: by how rare it is, or by its count alone."
+    ridge: float = 0.1
+    "cca: share of the mean variance that is added to each, in the first epoch."
+    ridge_factor: float = 2.0
+    "cca: each epoch has the ridge of the last one times this; the best on dev is kept."
+    correlation_power: float = 1.0
+    "cca: directions count by this power of their correlation."
     words: str = "gru"
     """VSRN, SCAN, BFAN, VSE: what reads the words: gru, or a frozen text model of transformers, by
     its name on the hub or its folder."""
@@ -128,11 +148,11 @@ class ModelConfig:
     text_pooling: Pooling = "own"
     "towers: the same for texts."
     head: HeadKind = "residual"
-    "towers: none (for a dual encoder as it is), linear, or residual (linear plus two layers)."
+    "towers, bow: none (for a dual encoder as it is), linear, or residual (linear and two layers)."
     head_width: int = 1024
-    "towers: hidden width of a residual head."
+    "towers, bow: hidden width of a residual head."
     head_dropout: float = 0.3
-    "towers: dropout of a residual head."
+    "towers, bow: dropout of a residual head."
     prompt: str = "{}"
     "towers: what a text is put into before it is read, such as 'a photo of {}'."
     image_precision: TowerPrecision = "float32"
@@ -142,10 +162,9 @@ class ModelConfig:
         settle_types(self)
         _require_counts(self, "joint_width", "word_width", "caption_width", "lora_rank")
         _require_counts(self, "image_blocks", "text_blocks", "head_width")
-        _require(
-            0 <= self.head_dropout < 1,
-            f"model.head_dropout is {self.head_dropout}; it has to lie in [0, 1).",
-        )
+        for name in SHARES:
+            value = getattr(self, name)
+            _require(0 <= value < 1, f"model.{name} is {value}; it has to lie in [0, 1).")
         _require(
             self.prompt.count("{}") == 1,
             f"model.prompt is {self.prompt!r}; expected a text with {{}} where each text goes.",
@@ -154,11 +173,7 @@ class ModelConfig:
             self.caption_max_words >= 2,
             f"model.caption_max_words is {self.caption_max_words}; <start> and <end> need 2.",
         )
-        _require(
-            0 <= self.caption_dropout < 1,
-            f"model.caption_dropout is {self.caption_dropout}; it has to lie in [0, 1).",
-        )
-        for name in ("temperature", "aggregate_temperature"):
+        for name in ("temperature", "aggregate_temperature", "ridge", "ridge_factor"):
             value = getattr(self, name)
             _require(
                 value is None or 0 < value < math.inf,
@@ -167,6 +182,19 @@ class ModelConfig:
         _require(
             0 <= self.caption_weight < math.inf,
             f"model.caption_weight is {self.caption_weight}; it has to be finite and at least 0.",
+        )
+        _require(
+            math.isfinite(self.correlation_power),
+            f"model.correlation_power is {self.correlation_power}; it has to be a number.",
+        )
+        _require(
+            self.name not in BAGS or self.words == "gru",
+            f"model.words is {self.words!r}, and {self.name} counts words of a vocabulary; leave "
+            "it out.",
+        )
+        _require(
+            self.name != "bow" or self.head != "none",
+            "model.head is none, and bow learns with its heads; set it to linear or residual.",
         )
 
     @property
@@ -190,10 +218,20 @@ class ModelConfig:
         )
 
 
+BAGS = frozenset({"bow", "cca"})
+SHARES = (
+    *("feature_dropout", "word_dropout", "drop_regions", "drop_words"),
+    *("head_dropout", "caption_dropout"),
+)
 TOWER_NAMES = frozenset({"words", "image", "text"})
 TOWER_SETTINGS = TOWER_NAMES | {
     *("learn", "image_blocks", "text_blocks", "lora_rank", "image_pooling", "text_pooling"),
     *("head", "head_width", "head_dropout", "prompt", "image_precision"),
+}
+# Settings that runs of earlier versions know nothing of.
+LATER_SETTINGS = TOWER_SETTINGS | {
+    *("standardise", "feature_dropout", "word_dropout", "drop_regions", "drop_words"),
+    *("word_weights", "ridge", "ridge_factor", "correlation_power"),
 }
 
 
@@ -496,6 +534,11 @@ class Recipe:
         _require(
             self.round_one.start_from == "scratch",
             "round_one.start_from is round_one, which starts from scratch; set it in round_two.",
+        )
+        _require(
+            self.model.name != "cca" or self.rounds == "one",
+            "model.name is cca, which is solved without steps and has no use for mined negatives; "
+            "set rounds to one.",
         )
         loss = self.round_one.loss
         _require(

@@ -11,6 +11,8 @@ from aoq.config import ModelConfig, ModelName
 from aoq.data.inputs import Inputs
 from aoq.errors import UserError
 from aoq.models.bfan import BFAN
+from aoq.models.bow import BOW
+from aoq.models.cca import CCA
 from aoq.models.scan import SCAN
 from aoq.models.towers import Towers, tower_inputs, word_states
 from aoq.models.vse import VSE
@@ -30,6 +32,8 @@ MODELS: dict[ModelName, Maker] = {
     "scan": SCAN,
     "bfan": BFAN,
     "vse": VSE,
+    "bow": BOW,
+    "cca": CCA,
     "towers": Towers,
 }
 

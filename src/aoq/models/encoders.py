@@ -1,4 +1,8 @@
-"""The parts that the published models share: projections, word embeddings, recurrent readers.
+"""The parts that the published models share: inputs, projections, recurrent readers.
+
+What keeps a model from learning a small set by heart is done to its inputs, and so is the same for
+all models: regions are standardised, and a step sees less of regions and words than there is. All
+of it is off unless `[model]` turns it on, and draws nothing from the random state while it is off.
 
 Recurrent readers process texts in groups of similar length, so that short ones do not wait for the
 longest; a text's encoding does not depend on the other texts of its batch.
@@ -11,12 +15,12 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import dropout, pad
 from torch.nn.utils.parametrizations import weight_norm
 
 from aoq.config import ModelConfig
 from aoq.errors import UserError
-from aoq.models.heads import GeneralisedPooling
+from aoq.models.heads import GeneralisedPooling, Standardised
 from aoq.scoring.cross_attention import CrossAttention
 from aoq.scoring.precision import as_single
 from aoq.types import Encoding, Texts
@@ -61,6 +65,63 @@ def by_length(texts: Texts) -> Iterator[tuple[Tensor, Texts]]:
         yield rows, Texts(texts.tokens[rows, : int(lengths[-1])], lengths)
 
 
+class Thinning(nn.Module):
+    """In training, leaves out single features by dropout, and whole vectors, which become zero.
+
+    The vectors are the regions of an image or the words of a text; never are all of them left out.
+    """
+
+    def __init__(self, *, features: float, vectors: float) -> None:
+        super().__init__()
+        self.features = features
+        self.vectors = vectors
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Thin out some states. (B, L, F)"""
+        if self.training and self.vectors:
+            kept = torch.rand(states.shape[:2], device=states.device) >= self.vectors
+            kept |= ~kept.any(dim=1, keepdim=True)
+            states = states * kept[..., None]
+        if self.training and self.features:
+            states = dropout(states, self.features)
+        return states
+
+
+def word_thinning(config: ModelConfig) -> Thinning:
+    """Create what the readers of words put between a word's vector and what reads it."""
+    return Thinning(features=config.word_dropout, vectors=config.drop_words)
+
+
+class RegionInputs(nn.Module):
+    """What a model reads of an image: its regions, standardised and in training thinned out."""
+
+    def __init__(self, config: ModelConfig, width: int) -> None:
+        super().__init__()
+        self.scaled = Standardised(width) if config.standardise else None
+        self.thinning = Thinning(features=config.feature_dropout, vectors=config.drop_regions)
+
+    def forward(self, regions: Tensor) -> Tensor:
+        if self.scaled is not None:
+            regions = self.scaled(regions)
+        thinned: Tensor = self.thinning(regions)
+        return thinned
+
+    def fit(self, regions: Tensor) -> None:
+        """Standardise by the regions of some images of the training data. (B, R, F)"""
+        if self.scaled is not None:
+            self.scaled.standardise(regions.flatten(0, 1))
+
+
+class ReadsRegions:
+    """Mix-in of the models that read regions through `inputs`, which their training data scale."""
+
+    inputs: RegionInputs
+
+    def fit_inputs(self, regions: Tensor, texts: Texts) -> None:
+        """Standardise the regions by those of some images of the training data."""
+        self.inputs.fit(regions)
+
+
 class RegionEncoder(nn.Module):
     """A linear map of every region to the joint space, with unit length (SCAN, BFAN)."""
 
@@ -79,11 +140,11 @@ class RegionEncoder(nn.Module):
 class WordEncoder(nn.Module):
     """A GRU over the words, one-way or averaged over both directions; one unit vector per word."""
 
-    def __init__(
-        self, *, vocabulary_size: int, word_width: int, joint_width: int, bidirectional: bool
-    ) -> None:
+    def __init__(self, config: ModelConfig, *, vocabulary_size: int, bidirectional: bool) -> None:
         super().__init__()
+        word_width, joint_width = config.word_width, config.joint_width
         self.embedding = word_embedding(vocabulary_size, word_width)
+        self.thinning = word_thinning(config)
         self.gru = nn.GRU(word_width, joint_width, batch_first=True)
         self.backward_gru = (
             nn.GRU(word_width, joint_width, batch_first=True) if bidirectional else None
@@ -98,7 +159,7 @@ class WordEncoder(nn.Module):
         return Encoding(unit(states)[order.argsort()] * mask[..., None], mask)  # (B, T, D)
 
     def _read(self, texts: Texts) -> Tensor:
-        words = self.embedding(texts.tokens)
+        words = self.thinning(self.embedding(texts.tokens))
         states: Tensor = self.gru(words)[0]
         if self.backward_gru is None:
             return states
@@ -113,27 +174,29 @@ class WordEncoder(nn.Module):
 class TowerWordEncoder(nn.Module):
     """A linear map of the states of a frozen text tower to the joint space, with unit length."""
 
-    def __init__(self, *, text_width: int, joint_width: int) -> None:
+    def __init__(self, config: ModelConfig, *, text_width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(text_width)
-        self.projection = region_projection(text_width, joint_width)
+        self.thinning = word_thinning(config)
+        self.projection = region_projection(text_width, config.joint_width)
 
     def forward(self, texts: Texts) -> Encoding:
-        states = unit(self.projection(self.norm(states_of(texts))))
+        states = unit(self.projection(self.thinning(self.norm(states_of(texts)))))
         return Encoding(states * texts.mask[..., None], texts.mask)
 
 
 class TowerTextEncoder(nn.Module):
     """The states of a frozen text tower, mapped to the joint space and pooled to a unit vector."""
 
-    def __init__(self, *, text_width: int, joint_width: int) -> None:
+    def __init__(self, config: ModelConfig, *, text_width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(text_width)
-        self.projection = region_projection(text_width, joint_width)
+        self.thinning = word_thinning(config)
+        self.projection = region_projection(text_width, config.joint_width)
         self.pooling = GeneralisedPooling()
 
     def forward(self, texts: Texts) -> Tensor:
-        states = self.projection(self.norm(states_of(texts)))
+        states = self.projection(self.thinning(self.norm(states_of(texts))))
         return unit(self.pooling(states, texts.mask))
 
 
@@ -147,7 +210,7 @@ def states_of(texts: Texts) -> Tensor:
     return texts.vectors
 
 
-class RegionsAndWords(CrossAttention, nn.Module):
+class RegionsAndWords(ReadsRegions, CrossAttention, nn.Module):
     """The encoders that SCAN and BFAN share; subclasses define the attention."""
 
     def __init__(
@@ -161,6 +224,7 @@ class RegionsAndWords(CrossAttention, nn.Module):
         weight_normed: bool,
     ) -> None:
         super().__init__()
+        self.inputs = RegionInputs(config, feature_width)
         self.image_encoder = RegionEncoder(
             feature_width=feature_width,
             joint_width=config.joint_width,
@@ -168,19 +232,14 @@ class RegionsAndWords(CrossAttention, nn.Module):
         )
         self.text_encoder: nn.Module
         if config.text_model:
-            self.text_encoder = TowerWordEncoder(
-                text_width=text_width, joint_width=config.joint_width
-            )
+            self.text_encoder = TowerWordEncoder(config, text_width=text_width)
         else:
             self.text_encoder = WordEncoder(
-                vocabulary_size=vocabulary_size,
-                word_width=config.word_width,
-                joint_width=config.joint_width,
-                bidirectional=bidirectional,
+                config, vocabulary_size=vocabulary_size, bidirectional=bidirectional
             )
 
     def encode_images(self, regions: Tensor) -> Encoding:
-        encoding: Encoding = self.image_encoder(regions)
+        encoding: Encoding = self.image_encoder(self.inputs(regions))
         return encoding
 
     def encode_texts(self, texts: Texts) -> Encoding:
@@ -191,21 +250,18 @@ class RegionsAndWords(CrossAttention, nn.Module):
 def make_text_encoder(config: ModelConfig, *, vocabulary_size: int, text_width: int) -> nn.Module:
     """Create the text encoder of VSRN and VSE: a GRU, or the states of a text tower."""
     if config.text_model:
-        return TowerTextEncoder(text_width=text_width, joint_width=config.joint_width)
-    return LastStateTextEncoder(
-        vocabulary_size=vocabulary_size,
-        word_width=config.word_width,
-        joint_width=config.joint_width,
-    )
+        return TowerTextEncoder(config, text_width=text_width)
+    return LastStateTextEncoder(config, vocabulary_size=vocabulary_size)
 
 
 class LastStateTextEncoder(nn.Module):
     """A GRU over the words; its state at the last word, with unit length, encodes the text."""
 
-    def __init__(self, *, vocabulary_size: int, word_width: int, joint_width: int) -> None:
+    def __init__(self, config: ModelConfig, *, vocabulary_size: int) -> None:
         super().__init__()
-        self.embedding = word_embedding(vocabulary_size, word_width)
-        self.gru = nn.GRU(word_width, joint_width, batch_first=True)
+        self.embedding = word_embedding(vocabulary_size, config.word_width)
+        self.thinning = word_thinning(config)
+        self.gru = nn.GRU(config.word_width, config.joint_width, batch_first=True)
 
     def forward(self, texts: Texts) -> Tensor:
         groups = [(rows, self._read(group)) for rows, group in by_length(texts)]
@@ -214,6 +270,7 @@ class LastStateTextEncoder(nn.Module):
 
     def _read(self, texts: Texts) -> Tensor:
         # A one-way GRU never sees what follows a word, so padding needs no packing.
-        states, _ = self.gru(self.embedding(texts.tokens))  # (B, T, D)
+        words = self.thinning(self.embedding(texts.tokens))
+        states, _ = self.gru(words)  # (B, T, D)
         rows = torch.arange(len(states), device=states.device)
         return unit(states[rows, texts.lengths - 1])  # (B, D)

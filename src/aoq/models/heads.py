@@ -1,4 +1,4 @@
-"""What joins pretrained towers: pooling of their states, and heads into the joint space."""
+"""What joins vectors to the joint space: scaled inputs, pooling of states, and heads."""
 
 from __future__ import annotations
 
@@ -55,19 +55,36 @@ def _sinusoids(count: int, *, device: torch.device) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-class Head(nn.Module):
+class Standardised(nn.Module):
+    """Scales vectors; the statistics of the training data are stored with the weights."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        scaled: Tensor = (vectors - self.mean) * self.scale
+        return scaled
+
+    def standardise(self, vectors: Tensor) -> None:
+        """Give each feature zero mean and unit variance on some vectors. (B, F)"""
+        deviation, mean = torch.std_mean(vectors, dim=0)
+        self.mean.copy_(mean)
+        self.scale.copy_(1 / deviation.clamp(min=_SMALLEST_SCALE))
+
+
+class Head(Standardised):
     """Maps the vectors of a tower to the joint space; its inputs are standardised.
 
     linear: W x. residual: W x + U gelu(V x), with dropout before U.
     """
 
-    mean: Tensor
-    scale: Tensor
-
     def __init__(self, config: ModelConfig, width: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("scale", torch.ones(width))
+        super().__init__(width)
         self.linear = nn.Linear(width, config.joint_width)
         self.residual = None
         if config.head == "residual":
@@ -79,12 +96,6 @@ class Head(nn.Module):
             )
 
     def forward(self, vectors: Tensor) -> Tensor:
-        vectors = (vectors - self.mean) * self.scale
+        vectors = super().forward(vectors)
         joint: Tensor = self.linear(vectors)
         return joint if self.residual is None else joint + self.residual(vectors)
-
-    def standardise(self, vectors: Tensor) -> None:
-        """Give each feature zero mean and unit variance on some vectors. (B, F)"""
-        deviation, mean = torch.std_mean(vectors, dim=0)
-        self.mean.copy_(mean)
-        self.scale.copy_(1 / deviation.clamp(min=_SMALLEST_SCALE))

@@ -9,13 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from aoq.config import ModelConfig
-from aoq.models.encoders import make_text_encoder, region_projection, unit
+from aoq.models.encoders import (
+    ReadsRegions,
+    RegionInputs,
+    make_text_encoder,
+    region_projection,
+    unit,
+)
 from aoq.models.heads import GeneralisedPooling
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Texts
 
 
-class VSE(InnerProduct, nn.Module):
+class VSE(ReadsRegions, InnerProduct, nn.Module):
     """Encodes an image as the unit vector of its mean region, a text as that of its last state.
 
     With generalised pooling of the regions it is VSE-infinity (Chen et al., CVPR 2021).
@@ -25,6 +31,7 @@ class VSE(InnerProduct, nn.Module):
         self, config: ModelConfig, *, feature_width: int, vocabulary_size: int, text_width: int = 0
     ) -> None:
         super().__init__()
+        self.inputs = RegionInputs(config, feature_width)
         self.projection = region_projection(feature_width, config.joint_width)
         is_generalised = config.image_pooling == "generalised"
         self.pooling = GeneralisedPooling() if is_generalised else None
@@ -33,6 +40,7 @@ class VSE(InnerProduct, nn.Module):
         )
 
     def encode_images(self, regions: Tensor) -> Encoding:
+        regions = self.inputs(regions)
         if self.pooling is None:
             return Encoding(unit(self.projection(regions.mean(dim=1))))
         everywhere = regions.new_ones(regions.shape[:2], dtype=torch.bool)

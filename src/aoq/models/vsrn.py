@@ -12,7 +12,13 @@ from torch.nn.functional import normalize
 
 from aoq.config import ModelConfig
 from aoq.models.captioner import CaptionModel
-from aoq.models.encoders import make_text_encoder, region_projection, unit
+from aoq.models.encoders import (
+    ReadsRegions,
+    RegionInputs,
+    make_text_encoder,
+    region_projection,
+    unit,
+)
 from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Texts
 
@@ -72,13 +78,14 @@ class VSRNImageEncoder(nn.Module):
         return Encoding(vectors=unit(vectors), context=states)
 
 
-class VSRN(InnerProduct, nn.Module):
+class VSRN(ReadsRegions, InnerProduct, nn.Module):
     """VSRN with its caption model; the score is the inner product."""
 
     def __init__(
         self, config: ModelConfig, *, feature_width: int, vocabulary_size: int, text_width: int = 0
     ) -> None:
         super().__init__()
+        self.inputs = RegionInputs(config, feature_width)
         self.image_encoder = VSRNImageEncoder(
             feature_width=feature_width, joint_width=config.joint_width, variant=config.variant
         )
@@ -101,12 +108,12 @@ class VSRN(InnerProduct, nn.Module):
         )
 
     def encode_images(self, regions: Tensor) -> Encoding:
-        encoding: Encoding = self.image_encoder(regions)
+        encoding: Encoding = self.image_encoder(self.inputs(regions))
         return encoding
 
     def encode_image_sets(self, regions: Tensor, n_sets: int) -> list[Encoding]:
         """Encode all sets in one pass; batch norms process each set separately, as published."""
-        together: Encoding = self.image_encoder(regions, n_sets=n_sets)
+        together: Encoding = self.image_encoder(self.inputs(regions), n_sets=n_sets)
         size = len(regions) // n_sets
         return [together[start : start + size] for start in range(0, len(regions), size)]
 

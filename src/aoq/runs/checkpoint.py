@@ -19,9 +19,9 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from aoq.config import (
+    LATER_SETTINGS,
     MIN_WORD_COUNT,
     TOWER_NAMES,
-    TOWER_SETTINGS,
     ModelConfig,
     Recipe,
     RoundName,
@@ -338,7 +338,7 @@ def settings_of_model(config: ModelConfig) -> dict[str, Any]:
     return {
         name: value
         for name, value in asdict(config).items()
-        if name not in TOWER_SETTINGS or (name not in TOWER_NAMES and value != default[name])
+        if name not in LATER_SETTINGS or (name not in TOWER_NAMES and value != default[name])
     }
 
 

@@ -7,7 +7,7 @@ inheriting anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
@@ -74,6 +74,18 @@ class FitsInputs(Protocol):
     """A model that looks at some training data before it learns, to scale what it reads."""
 
     def fit_inputs(self, regions: Tensor, texts: Texts) -> None: ...
+
+
+@runtime_checkable
+class FitsInClosedForm(Protocol):
+    """A model that is computed from the training data, and learns nothing by steps."""
+
+    def fit(self, pairs: Iterable[tuple[Tensor, Texts]], *, epoch: int) -> None:
+        """Compute the weights from aligned images and texts.
+
+        Epochs, counted from 0, may differ in how; the best on dev is kept.
+        """
+        ...
 
 
 @runtime_checkable

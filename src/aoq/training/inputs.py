@@ -25,7 +25,8 @@ from aoq.scoring.protocol import FitsInputs, TrainableModel
 from aoq.types import SPLITS
 
 _MANY_UNKNOWN = 0.1  # of the words; of Flickr8k's they are 2 %
-_FITTED = 512  # images, and texts, by which the inputs of pretrained towers' heads are scaled
+_FITTED = 512  # images, and texts of a tower, by which inputs are scaled
+_COUNTED = 100_000  # texts whose words are counted
 _SMALL = 10_000  # captions of train: each word can have a vector of its own
 
 
@@ -76,9 +77,10 @@ class TrainingData:
             model = make()
             if isinstance(model, FitsInputs):
                 images, texts = len(self.train.dataset), self.train.dataset.n_texts
+                read = _COUNTED if self.inputs.texts is None else _FITTED
                 model.fit_inputs(
                     self.train.regions(evenly_spread(images, _FITTED)),
-                    self.train.texts(evenly_spread(texts, _FITTED)),
+                    self.train.texts(evenly_spread(texts, read)),
                 )
             return model
 

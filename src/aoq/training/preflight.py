@@ -13,7 +13,12 @@ from aoq.mining.plan import lists_nbytes
 from aoq.runs.checkpoint import MakeModel
 from aoq.scoring.blocks import block_size_for
 from aoq.scoring.encoded import EncodedDataset, evaluation_mode
-from aoq.scoring.protocol import HasPretrained, SeparatesImageSets, TrainableModel
+from aoq.scoring.protocol import (
+    FitsInClosedForm,
+    HasPretrained,
+    SeparatesImageSets,
+    TrainableModel,
+)
 from aoq.training.inputs import TrainingData
 from aoq.types import Encoding
 
@@ -42,7 +47,7 @@ def require_rounds_fit(recipe: Recipe, make_model: MakeModel) -> None:
     """Refuse settings of a round that the model cannot follow, before the first round starts."""
     rounds = [recipe.round_one] if recipe.needs_round_one else []
     rounds += [recipe.round_two] if recipe.rounds == "both" else []
-    if any(each.encode_at_once or each.tower_learning_rate for each in rounds):
+    if any(each.encode_at_once or each.tower_learning_rate or each.ema for each in rounds):
         model = make_model()
         for settings in rounds:
             require_settings_fit(model, settings)
@@ -60,6 +65,11 @@ def require_settings_fit(model: TrainableModel, settings: RoundConfig) -> None:
         raise UserError(
             f"tower_learning_rate is {settings.tower_learning_rate}, and the model "
             f"({type(model).__name__}) has no pretrained towers; set learning_rate alone."
+        )
+    if settings.ema is not None and isinstance(model, FitsInClosedForm):
+        raise UserError(
+            f"ema is {settings.ema}, and the model ({type(model).__name__}) takes no steps whose "
+            "weights could be averaged; leave it out."
         )
 
 

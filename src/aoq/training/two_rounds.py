@@ -39,9 +39,10 @@ from aoq.runs.encodings import ScoredSplit
 from aoq.runs.judge import judge_once, result_on
 from aoq.runs.mine import mine_split
 from aoq.sampling import OfflineSampler
-from aoq.scoring.protocol import TrainableModel
+from aoq.scoring.protocol import FitsInClosedForm, TrainableModel
 from aoq.storage import hash_file, is_vacant, locked, read_json, remove_folder, write_json
 from aoq.training.callbacks import Callback
+from aoq.training.closed_form import ClosedFormRound
 from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.optimizers import MakeOptimizer
 from aoq.training.preflight import (
@@ -156,7 +157,8 @@ def train_round(
     if settings.validation_texts is not None:
         dev = dev.with_dataset(first_texts(dev.dataset, settings.validation_texts))
     with alone_in(path, processes):
-        state = Round(
+        kind = ClosedFormRound if isinstance(model, FitsInClosedForm) else Round
+        state = kind(
             run,
             settings,
             model=model,
