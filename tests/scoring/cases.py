@@ -12,7 +12,7 @@ from aoq.data.vocabulary import Vocabulary
 from aoq.models import build_model
 from aoq.scoring.blocks import ranges
 
-REGION_MODELS = ("vsrn", "scan", "bfan", "vse")  # those that need no pretrained towers
+REGION_MODELS = ("vsrn", "scan", "bfan", "vse", "bow")  # those that need no pretrained towers
 
 
 def score_blocks(scorer, encoded, *, block_size):

@@ -1,0 +1,112 @@
+"""Rounds with regularised inputs: continued, in pieces, in parts, and by two processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import aoq.training.step as step_module
+from aoq.config import LossConfig, RoundConfig
+from aoq.data.collate import Collator
+from aoq.data.vocabulary import Vocabulary
+from aoq.models import build_model
+from aoq.recipes import save_recipe
+from aoq.runs.checkpoint import load_run
+from aoq.runs.judge import evaluate_run
+from aoq.training.inputs import open_training_data
+from aoq.training.step import make_batches, step_loss
+from aoq.training.two_rounds import train_round
+from tests.conftest import uneven_dataset
+from tests.kills import KilledError
+from tests.training.cases import assert_same_weights, small_recipe, validations, weights
+from tests.training.test_collectives import torchrun
+
+ON = {
+    "standardise": True,
+    "feature_dropout": 0.2,
+    "word_dropout": 0.2,
+    "drop_regions": 0.3,
+    "drop_words": 0.3,
+}
+MODELS = ("vsrn", "scan", "bfan", "vse", "bow")
+
+
+def regularised(precomp, name, **changes):
+    recipe = small_recipe(precomp, rounds="one")
+    model = replace(recipe.model, name=name, head_width=7, **ON)
+    return replace(recipe, model=model, round_one=replace(recipe.round_one, **changes))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_killed_round_ends_like_one_that_was_not(tmp_path, precomp, monkeypatch, name):
+    recipe = regularised(precomp, name)
+    data = open_training_data(recipe)
+    train_round(tmp_path / "whole", recipe, data, which="one")
+    real, count = step_module.step_loss, 0
+
+    def dying(*args, **options):
+        nonlocal count
+        count += 1
+        if count == 6:
+            raise KilledError
+        return real(*args, **options)
+
+    monkeypatch.setattr(step_module, "step_loss", dying)
+    with pytest.raises(KilledError):
+        train_round(tmp_path / "killed", recipe, data, which="one")
+    train_round(tmp_path / "killed", recipe, data, which="one")
+    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+    assert validations(tmp_path / "whole") == validations(tmp_path / "killed")
+
+
+def test_a_run_reads_by_the_statistics_of_its_training(tmp_path, precomp):
+    recipe = regularised(precomp, "scan")
+    train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+    model = load_run(tmp_path / "run").model
+    features = np.load(precomp / "train_ims.npy").reshape(-1, 6)
+    np.testing.assert_allclose(model.inputs.scaled.mean, features.mean(axis=0), atol=1e-6)
+    assert not model.training
+    assert evaluate_run(tmp_path / "run") == evaluate_run(tmp_path / "run")
+
+
+def gradients(name, at_once):
+    """The gradients of a step, of images and texts encoded in pieces, with all dropouts on."""
+    dataset = uneven_dataset(images=12, seed=3)
+    vocabulary = Vocabulary.build(dataset.captions, min_count=1)
+    read = Collator(dataset, vocabulary)
+    torch.manual_seed(0)
+    config = replace(regularised("", name).model, joint_width=8, word_width=5)
+    model = build_model(config, feature_width=6, vocabulary_size=len(vocabulary)).train().double()
+    (batch,) = make_batches(
+        read, dataset.positives.pairs[:8], settings=RoundConfig(), sampler=None, epoch=0, step=0
+    )
+    batch = replace(batch, regions=batch.regions.double())
+    torch.manual_seed(1)
+    step_loss(model, batch, LossConfig(), encode_at_once=at_once).loss.total.backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("name", ["scan", "vse", "bow"])
+def test_pieces_that_are_encoded_twice_are_thinned_out_alike(name):
+    """One piece draws what the whole draws; a second draw in the backward pass would differ."""
+    whole, piece = gradients(name, None), gradients(name, 100)
+    assert any(value.any() for value in whole)
+    torch.testing.assert_close(piece, whole, rtol=1e-6, atol=1e-12)
+
+
+def test_two_processes_that_drop_nothing_end_like_one_and_all_dropouts_train(tmp_path, precomp):
+    """Statistics are the same in every process; dropout, as that of captions, is each one's own."""
+    whole = regularised(precomp, "scan")
+    dropped = ("feature_dropout", "word_dropout", "drop_regions", "drop_words")
+    recipe = replace(whole, model=replace(whole.model, **dict.fromkeys(dropped, 0.0)))
+    for name, each in (("standardised", recipe), ("all", whole)):
+        save_recipe(each, tmp_path / f"{name}.toml")
+        torchrun("-m", "aoq", "train", tmp_path / f"{name}.toml", "--out", tmp_path / name)
+    train_round(tmp_path / "one", recipe, open_training_data(recipe), which="one")
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "standardised")
+    for key, value in one.items():
+        np.testing.assert_allclose(two[key], value, atol=1e-4, err_msg=key)
+    assert all(torch.isfinite(value).all() for value in weights(tmp_path / "all").values())
