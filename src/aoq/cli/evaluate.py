@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,7 @@ from aoq.cli.base import (
     own_model,
     print_json,
     print_metrics,
+    trained_round,
     trained_rounds,
 )
 from aoq.errors import UserError
@@ -29,8 +30,10 @@ from aoq.errors import UserError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from aoq.data.dataset import PairDataset
     from aoq.evaluation.protocols import JudgedFold
     from aoq.runs.checkpoint import MakeModel
+    from aoq.runs.gate import Gate
 
 _ENSEMBLE = "ensemble"
 _HEADINGS = {
@@ -55,6 +58,7 @@ def evaluate(
     paired: Flag = False,
     cross: Flag = False,
     extended: Flag = False,
+    gate: Path | None = None,
     seed: Seed = 0,
     round: Which = None,  # noqa: A002
     model: ModelFunction = None,
@@ -83,6 +87,9 @@ def evaluate(
         Report how well positive pairs are found in both directions at once (cross-retrieval rank).
     extended
         Report CxC and ECCV Caption on COCO's test set; needs the package eccv-caption.
+    gate
+        Run that others have to be above, such as one of CCA; default: the best runs of cca and bow
+        beside the evaluated ones, if they were judged on the same split.
     seed
         Seed of the resamples.
     round
@@ -109,18 +116,44 @@ def evaluate(
         )
         names = (*rounds, _ENSEMBLE)
         rows = {name: metrics.as_dict() for name, (_, metrics) in zip(names, results, strict=False)}
+    from aoq.data.splits import open_dataset
+    from aoq.runs.encodings import own_data
+
+    dataset = open_dataset(data or own_data(next(iter(rounds.values()))), split)
+    gates = [] if folds > 1 else _find_gates(gate, tuple(rounds.values()), dataset, data=data)
     if as_json:
+        for row in rows.values():
+            above = {each.model: each.as_dict(row["rsum"]) for each in gates}
+            row |= {"above": above} if above else {}
         print_json(rows if len(rows) > 1 else rows[next(iter(rows))])
     else:
-        from aoq.data.splits import open_dataset
-        from aoq.progress import count_of
-        from aoq.runs.encodings import own_data
+        from aoq.progress import count_of, say
 
-        dataset = open_dataset(data or own_data(next(iter(rounds.values()))), split)
         size = f"{count_of(len(dataset), 'image')}, {count_of(dataset.n_texts, 'text')}"
         means = f", mean of {folds} folds" if folds > 1 else ""
         print_metrics(rows, title=f"split {split} ({size}){means}")
         _print_more(rows)
+        for name, row in rows.items():
+            for each in gates:
+                say(each.sentence(name, row["rsum"]))
+
+
+def _find_gates(
+    gate: Path | None, rounds: Sequence[Path], dataset: PairDataset, *, data: Path | None
+) -> list[Gate]:
+    """Return the simple models to be above: the named one, which is judged if need be."""
+    from aoq.runs.encodings import own_data
+    from aoq.runs.gate import gate_of, gates_beside
+    from aoq.runs.judge import evaluate_run, result_on
+
+    if gate is None:
+        beside = gates_beside(rounds, dataset)
+        judged = [path.resolve() for path in rounds]
+        return [found for found in beside if found.run.resolve() not in judged]
+    path = trained_round(gate)
+    if result_on(path, dataset) is None:
+        evaluate_run(path, split=dataset.split, data=data or own_data(rounds[0]))
+    return [gate_of(path, dataset)]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,6 +27,7 @@ Order = Literal["path", "test", "dev", "time"]
 # Columns to hide in a narrow terminal, in this order.
 _DISPENSABLE = ("seed", "time", "model", "age")
 _SHORTEST_PATH = 24
+_ABOVE = "above\nCCA, BOW"
 # How the origin of a run differs: both have one, this run has none, or the first run has none.
 _ANOTHER = {
     "data": ("was trained on another data set than",) * 3,
@@ -61,15 +62,17 @@ def runs(*folders: Path, sort: Order = "path", as_json: Json = False) -> None:
         Print JSON for programs.
     """
     from aoq.progress import say
+    from aoq.runs.gate import gates_among
     from aoq.runs.summary import find_runs
 
     default, problems = Path("runs"), list[str]()
     found = find_runs(folders or ([default] if default.is_dir() else []), problems=problems)
     found.sort(key=lambda run: _sort_key(run, sort))
+    above = gates_among(found)
     if as_json:
-        print_json([run.as_dict() for run in found])
+        print_json([run.as_dict() | {"above": above.get(run.path, {})} for run in found])
     elif found:
-        _print_runs(found)
+        _print_runs(found, above)
     elif not problems:
         places = ", ".join(map(str, folders)) or str(default)
         say(
@@ -114,9 +117,14 @@ def _sort_key(run: RunSummary, order: Order) -> tuple[float, Path]:
     return -figures[order], run.path
 
 
-def _print_runs(found: list[RunSummary]) -> None:
+def _print_runs(found: list[RunSummary], above: Mapping[Path, Mapping[str, bool]]) -> None:
     """Print as many columns as the terminal is wide for; a pipe or a file gets all of them."""
     rows = [_cells(run) for run in found]
+    if above:  # there is a simple model to compare with
+        rows = [
+            row | {_ABOVE: _shown_gates(above.get(run.path, {}))}
+            for row, run in zip(rows, found, strict=True)
+        ]
     console = console_for(_runs_view(rows))
     longest = max(len(row["run"]) for row in rows)
     hidden: list[str] = []
@@ -129,6 +137,16 @@ def _print_runs(found: list[RunSummary]) -> None:
     if hidden:
         view.caption = f"hidden (terminal too narrow): {', '.join(hidden)}"
     console.print(view)
+
+
+def _shown_gates(above: Mapping[str, bool]) -> str:
+    """Say whether a run is above the simple models, and which of them it is not above.
+
+    >>> _shown_gates({"cca": True, "bow": True}), _shown_gates({"cca": False, "bow": True})
+    ('yes', 'no: cca')
+    """
+    lost = [name for name, is_above in above.items() if not is_above]
+    return f"no: {', '.join(sorted(lost))}" if lost else "yes" if above else ""
 
 
 def _width_for_paths(rows: list[dict[str, str]], width: int) -> int:
