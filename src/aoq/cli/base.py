@@ -11,7 +11,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,6 +25,7 @@ from aoq.config import Behaviour, Recipe, RoundName
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
+    from cyclopts.token import Token
     from rich.console import Console
     from rich.table import Table
 
@@ -70,14 +71,25 @@ def _recipe_under_flags(app: App, commands: tuple[str, ...], arguments: Argument
     from aoq.recipes import load_recipe, recipe_as_dict
 
     given = {argument.name: argument.tokens for argument in arguments}
-    if not given.get("RECIPE"):
+    source = given["RECIPE"][0].value if given.get("RECIPE") else _chosen(commands, given)
+    if source is None:
         return
-    source = given["RECIPE"][0].value
     behaviours: dict[str, Behaviour] = {"paper": "paper", "official": "official"}
     flag = given["--behaviour"][0].value if given["--behaviour"] else ""
     (name,) = commands
     values = {name: recipe_as_dict(load_recipe(source, behaviour=behaviours.get(flag)))}
     Dict(values, source=source)(app, commands, arguments)
+
+
+def _chosen(commands: tuple[str, ...], given: Mapping[str, Sequence[Token]]) -> str | None:
+    """Choose the recipe of an `aoq run` that names none."""
+    if commands != ("run",) or not given.get("--data"):
+        return None
+    from aoq.training.choice import choose_recipe
+
+    towers = given.get("--model.image")
+    image = towers[0].value if towers else ""
+    return choose_recipe(given["--data"][0].value, image=image).recipe
 
 
 app.config = (_recipe_under_flags,)

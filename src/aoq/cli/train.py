@@ -15,6 +15,7 @@ from aoq.cli.base import (
     print_metrics,
     print_table,
 )
+from aoq.config import Recipe
 from aoq.errors import UserError
 
 
@@ -77,7 +78,7 @@ def train(
 
 @app.command
 def run(
-    recipe: str,
+    recipe: str | None = None,
     /,
     *,
     out: Path,
@@ -87,6 +88,9 @@ def run(
 ) -> None:
     """Run a whole recipe: round one, mining, round two, evaluation.
 
+    Without a recipe, one is chosen by the size of the training split, by whether --model.image
+    names a tower, and by whether there is a GPU; the command that names it is printed.
+
     If interrupted, the same command continues with the stage where it stopped. With several GPUs or
     machines: `torchrun --nproc-per-node 4 -m aoq run RECIPE ...`.
 
@@ -94,7 +98,7 @@ def run(
     ----------
     recipe
         A TOML file or the name of a recipe, such as scenes-small or vsrn-f30k+off-tri; `aoq
-        recipes` lists them.
+        recipes` lists them. Default: one that suits the data and the machine.
     out
         Folder of the run; a run that was started with the same settings is continued.
     plan
@@ -107,6 +111,8 @@ def run(
     from aoq.training.two_rounds import run_recipe
 
     with join_processes() as processes:
+        if recipe is None and processes.is_first:
+            _tell_choice(settings, out)
         if plan:
             from aoq.training.cost import estimate_cost
 
@@ -142,3 +148,15 @@ def _tell_best_round(out: Path) -> None:
             "more epochs (--round-two.warmup-epochs 3 --round-two.epochs 8), with "
             "--round-two.start-from round_one, or with more photos."
         )
+
+
+def _tell_choice(settings: Recipe, out: Path) -> None:
+    """Print why the recipe was chosen, and the command that names it."""
+    from aoq.progress import say
+    from aoq.training.choice import choose_recipe
+
+    if not settings.data:
+        raise UserError("neither a recipe nor a data set is named; add --data FOLDER.")
+    choice = choose_recipe(settings.data, image=settings.model.image)
+    say(choice.reason)
+    say(f"the same: {command('run', *choice.arguments(settings), '--out', out)}")

@@ -1,0 +1,85 @@
+"""Chooses a recipe for who names none, by what there is: towers, pairs, a GPU.
+
+The rules are those of docs/recipes.md, each with the figure that it follows from. A choice is a
+name and the reason for it, so that the same run can be repeated with the name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aoq.config import Recipe
+from aoq.data.splits import open_dataset
+from aoq.distributed import default_device
+from aoq.recipes import dotted_settings, load_recipe
+
+_FEW_PAIRS = 5_000
+_LIKE_F30K = 100_000
+_LIKE_COCO = 400_000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A recipe, and why it is the one."""
+
+    recipe: str
+    reason: str
+
+    def arguments(self, settings: Recipe) -> list[str]:
+        """Return the words of a command line that give these settings by the recipe's name."""
+        usual, wanted = (dotted_settings(each) for each in (load_recipe(self.recipe), settings))
+        flags = [
+            (f"--{name.replace('_', '-')}", value)
+            for name, value in wanted.items()
+            if value != usual[name]
+        ]
+        return [self.recipe, *(word for flag in flags for word in _words(*flag))]
+
+
+def choose_recipe(data: Path | str, *, image: str = "") -> Choice:
+    """Choose a recipe for a data set, and for the image tower that is named, if any."""
+    if image:
+        return Choice(
+            "towers",
+            f"An image tower is named ({image}): heads on frozen towers are above what models "
+            "trained from scratch reach on all but the largest sets, and take minutes.",
+        )
+    pairs = len(open_dataset(data, "train").positives.pairs)
+    has_gpu = default_device() != "cpu"
+    size = f"{pairs:,} pairs of photos and captions"
+    if pairs < _FEW_PAIRS:
+        return Choice(
+            "cca",
+            f"The training split has {size}: too few to learn by steps without learning them by "
+            "heart. CCA is solved in closed form, in seconds.",
+        )
+    if not has_gpu:
+        return Choice(
+            "bow-small",
+            f"There is no GPU, and the training split has {size}: bags of words are trained in "
+            "minutes, and are hard to beat by models that take hours here.",
+        )
+    if pairs < _LIKE_F30K:
+        return Choice(
+            "bfan-small",
+            f"There is a GPU, and the training split has {size}: BFAN with regularised inputs is "
+            "the best of the models for small sets.",
+        )
+    name, like = ("vsrn-coco", "COCO") if pairs >= _LIKE_COCO else ("vsrn-f30k", "Flickr30K")
+    return Choice(
+        name,
+        f"There is a GPU, and the training split has {size}, about as many as {like}: VSRN with "
+        "the paper's settings for it, mining and the second round.",
+    )
+
+
+def _words(flag: str, value: object) -> list[str]:
+    """Spell a setting as words of a command line.
+
+    >>> _words("--seed", 3), _words("--force", True), _words("--round-one.ema", None)
+    (['--seed', '3'], ['--force'], ['--round-one.ema', 'none'])
+    """
+    if isinstance(value, bool):
+        return [flag if value else f"{flag}=false"]
+    return [flag, "none" if value is None else str(value)]
