@@ -138,9 +138,10 @@ class ModelConfig:
     """towers: what learns: heads (the towers are frozen), top (and the last blocks), lora (and
     low-rank adapters of the last blocks), full (everything)."""
     image_blocks: int = 2
-    "towers, top and lora: last blocks of the image tower that learn; those before are frozen."
+    """towers, top and lora: last blocks of the image tower that learn; those before are frozen.
+    0, also with full: the whole tower is, and its vectors are computed once."""
     text_blocks: int = 2
-    "towers, top and lora: last blocks of the text tower that learn."
+    "towers: the same of the text tower."
     lora_rank: int = 8
     "towers, lora: rank of the adapters."
     image_pooling: Pooling = "own"
@@ -161,7 +162,15 @@ class ModelConfig:
     def __post_init__(self) -> None:
         settle_types(self)
         _require_counts(self, "joint_width", "word_width", "caption_width", "lora_rank")
-        _require_counts(self, "image_blocks", "text_blocks", "head_width")
+        _require_counts(self, "head_width")
+        for name in ("image_blocks", "text_blocks"):
+            value = getattr(self, name)
+            _require(value >= 0, f"model.{name} is {value}; it has to be at least 0.")
+        _require(
+            self.learn == "heads" or self.image_blocks + self.text_blocks > 0,
+            f"model.learn is {self.learn}, but no block of either tower learns: image_blocks and "
+            "text_blocks are 0; let one of them learn, or set model.learn to heads.",
+        )
         for name in SHARES:
             value = getattr(self, name)
             _require(0 <= value < 1, f"model.{name} is {value}; it has to lie in [0, 1).")
@@ -419,8 +428,9 @@ class RoundConfig:
 
     def loss_at(self, epoch: int) -> LossConfig:
         """Return the loss of an epoch, counted from 0; the warm-up is equal for all losses."""
-        standard = replace(self.loss, name="standard", squared=False)
-        return standard if self.warming_up(epoch) else self.loss
+        if not self.warming_up(epoch):
+            return self.loss
+        return replace(self.loss, name="standard", squared=False)
 
     def learning_rate_at(self, step: int, *, n_steps: int, initial: float | None = None) -> float:
         """Return the learning rate of a step of the round, counted from 0; an epoch has `n_steps`.

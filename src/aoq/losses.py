@@ -92,6 +92,11 @@ class BatchScores:
         return ~torch.eye(len(self.matrix), dtype=torch.bool, device=self.matrix.device)
 
     @cached_property
+    def has_negative(self) -> tuple[Tensor, Tensor]:
+        """Where an image, and where a text, has a negative in the batch. (B,) each"""
+        return self.negative_mask.any(dim=1), self.negative_mask.any(dim=0)
+
+    @cached_property
     def _online(self) -> tuple[torch.return_types.max, torch.return_types.max]:
         """Each image's hardest text of the batch and each text's hardest image: score and place."""
         negatives = self.matrix.masked_fill(~self.negative_mask, _no_negative(self.matrix))

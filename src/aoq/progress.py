@@ -68,6 +68,9 @@ def progress_bar(description: str, *, total: int, unit: str) -> Iterator[Callabl
     The bar is drawn on terminals only and disappears when the stage ends. A nested stage has its
     bar below the outer one.
     """
+    if _silent or not sys.stderr.isatty():
+        yield lambda **_: None
+        return
     bar = Progress(
         TextColumn("{task.description}", table_column=Column(no_wrap=True)),
         BarColumn(bar_width=24),
@@ -77,15 +80,13 @@ def progress_bar(description: str, *, total: int, unit: str) -> Iterator[Callabl
         _NoteColumn(),
         console=console,
         transient=True,
-        disable=_silent or not sys.stderr.isatty(),
     )
     with bar:
         task = bar.add_task(description, total=total, unit=unit, note="")
 
         def update(*, advance: int = 1, note: str | None = None, title: str | None = None) -> None:
-            bar.update(task, advance=advance, description=title)
-            if note is not None:
-                bar.update(task, note=note)
+            fields = {} if note is None else {"note": note}
+            bar.update(task, advance=advance, description=title, **fields)
 
         yield update
 

@@ -28,9 +28,15 @@ def image_generator(seed: int, *, epoch: int, step: int, image: int) -> np.rando
 
 
 def seed_torch(seed: int, *, epoch: int = 0, step: int = 0, process_rank: int = 0) -> None:
-    """Seed torch for the initial weights (epoch 0, step 0) or for the dropout of one step."""
+    """Seed torch for the initial weights (epoch 0, step 0) or for the dropout of one step.
+
+    Without a GPU only the generator of the CPU is seeded: torch would note every seed, with the
+    stack of its caller, for GPUs that never come.
+    """
     import torch
 
     spawn_key = (process_rank,) if process_rank else ()
     sequence = np.random.SeedSequence([seed, 3, epoch, step], spawn_key=spawn_key)
-    torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> 1))
+    has_gpu = torch.accelerator.is_available()
+    sow = torch.manual_seed if has_gpu else torch.default_generator.manual_seed
+    sow(int(sequence.generate_state(1, np.uint64)[0] >> 1))

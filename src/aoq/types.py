@@ -148,9 +148,28 @@ class Positives:
         found = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
         return np.asarray(self._keys[found] == keys)
 
+    def among(self, image_ids: Ids, text_ids: Ids) -> Bools:
+        """Return which of some images and some texts belong together. (images, texts)
+
+        The few texts of these images are looked up, not every combination: a batch does this at
+        each step.
+
+        >>> positives = Positives.from_pairs([(0, 0), (1, 1), (1, 2)], n_images=2, n_texts=3)
+        >>> positives.among(np.array([1]), np.array([2, 0, 2])).tolist()
+        [[True, False, True]]
+        """
+        rows, texts = self.of_images(image_ids).pairs.T
+        distinct, columns = np.unique(text_ids, return_inverse=True)
+        places = np.searchsorted(distinct, texts).clip(max=len(distinct) - 1)
+        hit = distinct[places] == texts
+        found = np.zeros((len(image_ids), len(distinct)), dtype=bool)
+        found[rows[hit], places[hit]] = True
+        return found[:, columns]
+
     def of_images(self, image_ids: Ids) -> Positives:
         """Return the relation of some images only, numbered in this order."""
-        starts, counts = self.starts[image_ids], self.texts_per_image()[image_ids]
+        starts = self.starts[image_ids]
+        counts = self.starts[image_ids + 1] - starts
         first = np.cumsum(counts) - counts
         places = np.arange(counts.sum()) + np.repeat(starts - first, counts)
         images = np.repeat(np.arange(len(image_ids)), counts)

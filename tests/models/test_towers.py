@@ -183,6 +183,32 @@ def test_a_tower_that_does_not_learn_has_no_dropout(towers: TinyModels) -> None:
     torch.testing.assert_close(model.text_trunk(texts), model.text_trunk(texts), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("learn", ["top", "lora", "full"])
+@pytest.mark.parametrize("locked", ["image", "text"])
+def test_a_tower_without_learning_blocks_is_frozen_and_the_other_learns(
+    towers: TinyModels, learn: str, locked: str
+) -> None:
+    config = config_of(towers.clip, learn=learn, head="none", **{f"{locked}_blocks": 0})
+    model, inputs = build(config)
+    trunks = {"image": model.image_trunk, "text": model.text_trunk}
+    assert trunks.pop(locked) is None
+    assert inputs.images is not None
+    assert inputs.texts is not None
+    kept = {"image": inputs.images.output, "text": inputs.texts.output}
+    assert kept[locked] == "pooled"
+    (trunk,) = trunks.values()
+    assert trunk is not None
+    learning = {id(weight) for weight in model.parameters() if weight.requires_grad}
+    assert learning
+    assert learning <= {id(weight) for weight in trunk.parameters()}
+
+
+@pytest.mark.parametrize("learn", ["top", "lora", "full"])
+def test_blocks_that_do_not_learn_on_either_side_are_refused(learn: str) -> None:
+    with pytest.raises(UserError, match="no block of either tower learns"):
+        ModelConfig(name="towers", image="-", learn=learn, image_blocks=0, text_blocks=0)  # type: ignore[arg-type]
+
+
 def test_towers_of_different_widths_need_heads(towers: TinyModels) -> None:
     with pytest.raises(UserError, match=r"width 32 and 16.*linear or residual"):
         build(config_of(towers.vit, towers.clip, head="none", image_pooling="cls"))

@@ -150,8 +150,7 @@ def pad_texts(rows: Sequence[Sequence[int] | Ids], pad: int = PAD) -> Texts:
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     tokens = np.full((len(rows), lengths.max()), pad, dtype=np.int64)
-    for padded, words in zip(tokens, rows, strict=True):
-        padded[: len(words)] = words
+    tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.concatenate(rows)
     return Texts(torch.from_numpy(tokens), torch.from_numpy(lengths))
 
 

@@ -41,8 +41,8 @@ class TowerPlan:
     half: Half
     name: str
     pooling: Pooling
-    learning: int
-    "Last blocks that learn."
+    learning: int | None
+    "Last blocks that learn; none: the whole tower."
     config: ModelConfig
 
     @classmethod
@@ -50,7 +50,7 @@ class TowerPlan:
         name = config.image if half == "vision" else config.text_model
         pooling = config.image_pooling if half == "vision" else config.text_pooling
         blocks = config.image_blocks if half == "vision" else config.text_blocks
-        learning = blocks if config.learn in ("top", "lora") else 0
+        learning = {"heads": 0, "full": None if blocks else 0}.get(config.learn, blocks)
         return cls(half, name, pooling, learning, config)
 
     @property
@@ -66,7 +66,7 @@ class TowerPlan:
     def frozen(self) -> Output:
         """What is computed once and kept: the output of what does not learn."""
         precision = self.config.image_precision if self.half == "vision" else "float32"
-        if self.config.learn == "full":
+        if self.learning is None:
             return Output("input")
         if not self.learning and self.pooling != "generalised":
             return Output(_VECTORS[self.pooling], precision=precision)
@@ -122,12 +122,11 @@ class Trunk(nn.Module):
 
     def _let_learn(self, plan: TowerPlan) -> None:
         """Freeze what does not learn, and what the output does not use."""
-        learn = plan.config.learn
-        is_frozen = not plan.learning and learn != "full"
+        is_frozen = plan.learning == 0
         self.network.requires_grad_(not is_frozen)
         if is_frozen:
             return
-        if learn == "lora" and isinstance(self.network, FromBlock):
+        if plan.config.learn == "lora" and isinstance(self.network, FromBlock):
             _add_adapters(self.network, plan.config.lora_rank)
             return
         self.pool(self.see_example(), None).sum().backward()

@@ -43,7 +43,7 @@ def _has_negative(hinge: str, scores: BatchScores) -> Tensor:
     if kind == "all":
         return negatives
     if kind == "online":
-        return negatives.any(dim=1 if direction == "i2t" else 0)
+        return scores.has_negative[0 if direction == "i2t" else 1]
     if kind == "derived":
         if offline is None or offline.derived is None:  # pairs of the online negatives
             return scores.derived_online[2]

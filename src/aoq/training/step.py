@@ -86,7 +86,7 @@ def _read_batch(
     if diagonal_only:
         positives = np.eye(len(pair_ids), dtype=bool)
     else:
-        positives = collator.dataset.positives.contains(image_ids[:, None], text_ids[None, :])
+        positives = collator.dataset.positives.among(image_ids, text_ids)
     roles, derived_mask = {"pairs": (image_ids[own], text_ids[own])}, None
     if drawn is not None:
         read = drawn[own]
