@@ -33,7 +33,7 @@ EVERY_RULE = replace(
 
 
 def few_words(dataset):
-    """The same with captions of so few words that many are alike."""
+    """A copy of a data set with captions of so few words that many are alike."""
     random = np.random.default_rng(0)
     captions = tuple(
         " ".join(random.choice(WORDS[:7], size=random.integers(2, 5))) for _ in dataset.captions

@@ -64,7 +64,7 @@ def run_grid(
 
     run = partial(_run, definition, results=results, dataset=dataset, at_once=at_once, force=force)
     runs = plan()
-    report.tell_of_warnings()
+    report.warn_in_one_line()
     if is_vacant(out):
         out.mkdir(parents=True, exist_ok=True)
         create_manifest(out, "experiment")

@@ -28,7 +28,7 @@ class Block(NamedTuple):
 
 
 @compiled
-def look_through(
+def feed_lists(
     block: Block, column_lists: ListArrays, row_hits: Hits, row: int, n_hits: int
 ) -> tuple[int, int]:
     """Feed the lists of the columns, and write the hits for those of the rows to `row_hits`.

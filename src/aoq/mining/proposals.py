@@ -21,7 +21,7 @@ from aoq.mining.toplists import Hits
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.storage import hash_parts
-from aoq.threads import Workers, worker_threads
+from aoq.threads import WorkerThreads, worker_threads
 from aoq.types import Bools, Floats, Ids, Int32s
 
 E = TypeVar("E")
@@ -93,7 +93,7 @@ class ProposedMatrix(ScoreMatrix[E]):
         candidates: slice,
         floors: Floats,
         block_size: int,
-        workers: Workers,
+        workers: WorkerThreads,
     ) -> Iterator[tuple[slice, Hits]]:
         """Yield all that is proposed, an anchor at a time."""
         places, ids = self.pairs(anchor_ids)

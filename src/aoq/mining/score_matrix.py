@@ -21,7 +21,7 @@ from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset, Rows
 from aoq.scoring.protocol import Scorer
-from aoq.threads import Workers, worker_threads
+from aoq.threads import WorkerThreads, worker_threads
 from aoq.types import Floats, Ids, Positives
 
 E = TypeVar("E")
@@ -109,7 +109,7 @@ class ScoreMatrix(Generic[E]):
         candidates: slice,
         floors: Floats,
         block_size: int,
-        workers: Workers,
+        workers: WorkerThreads,
     ) -> Iterator[tuple[slice, Hits]]:
         """Yield places of anchors with their hits, by blocks; the floors rise on the way."""
         some = replace(self, positives=self.positives.of_images(anchor_ids))

@@ -105,7 +105,7 @@ def _source(kind: type[Any] | FunctionType) -> str:
     return ast.unparse(tree)
 
 
-def refuse_other_model(run: RunDirectory, model: TrainableModel) -> None:
+def require_same_model(run: RunDirectory, model: TrainableModel) -> None:
     """Refuse to continue with a model that differs in any part from that of the round."""
     changed = _changed_parts(run, model)
     if changed:
