@@ -176,7 +176,7 @@ def anchor_list(
 
 
 def provenance_rows(lists: CandidateLists, dataset: PairDataset) -> list[tuple[str, str]]:
-    """Rows that show where the lists come from."""
+    """Return rows that show where the lists come from."""
     origin = lists.provenance
     rows = [
         ("teacher", _short_hashes(origin.teacher)),

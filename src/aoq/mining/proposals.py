@@ -58,7 +58,7 @@ class ProposedMatrix(ScoreMatrix[E]):
         return hash_parts(shapes, *(np.ascontiguousarray(ids).data for ids in lists))
 
     def pairs(self, anchors: Ids) -> tuple[Ids, Ids]:
-        """All pairs that either side proposes: places in `anchors`, and candidates; they rise."""
+        """Return the pairs that either side proposes: rising places in `anchors`, and candidates."""
         n_candidates = len(self.other)
         place = np.full(len(self.own), -1)
         place[anchors] = np.arange(len(anchors))
@@ -73,7 +73,7 @@ class ProposedMatrix(ScoreMatrix[E]):
         return places[free], candidates[free]
 
     def proposes(self, anchors: Ids, lists: Int32s) -> Bools:
-        """Whether either side proposes each candidate of the anchors' lists. (anchors, h)"""
+        """Return whether either side proposes each candidate of the anchors' lists. (anchors, h)"""
         places, candidates = self.pairs(anchors)
         offsets = np.arange(len(anchors)) * len(self.other)
         return np.isin(lists + offsets[:, None], candidates + offsets[places])

@@ -58,7 +58,7 @@ class Sweep(ABC, Generic[E]):
         """
 
     def _rows(self, stripe: slice) -> slice:
-        """Where the images of a stripe are among `images`."""
+        """Return where the images of a stripe are among `images`."""
         return slice(stripe.start - self.images.start, stripe.stop - self.images.start)
 
 
@@ -164,7 +164,7 @@ class _Sample(Generic[E]):
         return cls(texts[torch.from_numpy(ids)], positives.swapped.of_images(ids).swapped)
 
     def scores(self, matrix: ScoreMatrix[E], images: E, stripe: slice) -> Floats:
-        """Scores of images with the sample, positives at -inf."""
+        """Score images with the sample, positives at -inf."""
         scores = matrix.scores(images, self.texts)
         scores[self.positives.within(stripe, slice(0, scores.shape[1]))] = -np.inf
         return scores

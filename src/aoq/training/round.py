@@ -497,5 +497,5 @@ def _described(terms: dict[str, float]) -> str:
 
 
 def _rounded(choice: ThreadChoice) -> dict[str, float]:
-    """Seconds of a step by the number of threads, for the log."""
+    """Return the seconds of a step by the number of threads, for the log."""
     return {str(number): round(value, 4) for number, value in choice.seconds.items()}

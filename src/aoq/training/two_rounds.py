@@ -340,7 +340,7 @@ def run_recipe(
 
     `make_model` builds a model of your own, once a round, and `data` may hold anything that it
     reads. `make_optimizer` replaces the optimizer of the settings; the schedule still scales the
-    learning rate of each of its groups. `callbacks` are told of steps and validations. Stages that
+    learning rate of each of its groups. `callbacks` receive steps and validations. Stages that
     the recipe does not need are left out: round one if it names a teacher's lists, round two if it
     is an online baseline. Returns the result of the last round.
     """
