@@ -390,7 +390,7 @@ def test_without_a_tokenizer_pictures_still_find_sentences(own, index, one_round
         (f"{MODULE}:make_modle", ("no function make_modle", f"did you mean {MODEL}?")),
         (f"{MODULE}:LIMIT", ("LIMIT is of the type int; expected a function",)),
         (f"{MODULE}:failing", ("RuntimeError: the weights are on another disk", "py, line ")),
-        (f"{MODULE}:no_module", ("no_module returned {'model': 1}, which is no model",)),
+        (f"{MODULE}:no_module", ("no_module returned {'model': 1}, which is not a model",)),
         (f"{MODULE}:Half", ("without score_matrix and score_pairs", "aoq.InnerProduct")),
         (f"{MODULE}:wider", ("holds the weights of another model", "shapes")),
         (f"{MODULE}:with_another_reader", ("returned 'a reader'; expected an aoq.QueryReader",)),

@@ -58,7 +58,7 @@ class ProposedMatrix(ScoreMatrix[E]):
         return hash_parts(shapes, *(np.ascontiguousarray(ids).data for ids in lists))
 
     def pairs(self, anchors: Ids) -> tuple[Ids, Ids]:
-        """Return the pairs that either side proposes: rising places in `anchors`, and candidates."""
+        """Return pairs that either side proposes: rising places in `anchors`, and candidates."""
         n_candidates = len(self.other)
         place = np.full(len(self.own), -1)
         place[anchors] = np.arange(len(anchors))

@@ -53,7 +53,7 @@ def _has_negative(hinge: str, scores: BatchScores) -> Tensor:
 
 
 def _online(scores: BatchScores) -> list[tuple[Tensor, Tensor]]:
-    """Return the scores of online negatives of images and texts, and where there are any. (B,) each"""
+    """Return scores of online negatives of images and texts, and where there are any. (B,) each"""
     return [(getattr(scores, name), _has_negative(name, scores)) for name in _ONLINE]
 
 
