@@ -347,7 +347,7 @@ def test_a_report_survives_the_way_to_disk_and_back(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"precision": "float32", "positives": {}}'])
-def test_what_is_no_report_is_refused(tmp_path, content):
+def test_what_is_not_a_report_is_refused(tmp_path, content):
     path = tmp_path / "candidates.report.json"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=r"candidates.report.json is not a mining report"):

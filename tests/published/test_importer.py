@@ -208,7 +208,7 @@ def test_a_run_survives_a_refused_import_with_force(tmp_path):
     assert load_run(tmp_path / "run").tokenizer == VOCABULARY
 
 
-def test_a_folder_that_is_no_run_is_never_replaced(tmp_path):
+def test_a_folder_that_is_not_a_run_is_never_replaced(tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
     for out in (tmp_path / "letters", tmp_path / "letters" / "dear.txt"):

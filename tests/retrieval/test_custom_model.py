@@ -456,7 +456,7 @@ def test_a_reader_that_cannot_read_is_refused(options, sentence):
 @pytest.mark.parametrize(
     ("made", "sentence"), [(None, "array of object"), (3, "shape \\(\\)"), ([], "shape \\(0,\\)")]
 )
-def test_what_is_no_picture_of_a_model_is_refused(tmp_path, made, sentence):
+def test_what_is_not_a_picture_of_a_model_is_refused(tmp_path, made, sentence):
     photo = draw_photo(tmp_path / "photo.png", seed=0)
     images = QueryReader(read_picture=lambda picture: made).images([photo])
     with pytest.raises(UserError, match=f"read_picture returned an.*{sentence}"):
