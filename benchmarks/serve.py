@@ -49,7 +49,7 @@ class Question:
         return self.images_for is not None or self.texts_for is not None
 
     def ask(self, matcher: Matcher) -> None:
-        """The same without a server."""
+        """Ask a matcher in this process, without a server."""
         if self.images_for is not None:
             matcher.images_for(self.images_for, top=12)
         if self.texts_for is not None:

@@ -22,8 +22,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what takes milliseconds first; programs that are killed, servers and browsers last."""
-    last = ("end_to_end", "web")
-    items.sort(key=lambda item: any(part in last for part in item.path.parts))
+
+    def turn(item: pytest.Item) -> int:
+        if {"end_to_end", "web"} & set(item.path.parts):
+            return 2
+        return int(hasattr(getattr(item, "module", None), "die"))  # kills programs
+
+    items.sort(key=turn)
 
 
 @pytest.fixture(scope="session", autouse=True)

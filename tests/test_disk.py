@@ -168,7 +168,7 @@ def test_a_read_only_run_is_judged_mined_indexed_and_searched(trained, tmp_path)
 
 @pytest.mark.parametrize("file", ["model.safetensors", "trainer.pt"])
 @pytest.mark.parametrize("damage", ["cut", "text", "flipped"])
-def test_damaged_weights_are_told_in_words_of_our_own(trained, tmp_path, file, damage):
+def test_damaged_weights_are_reported_in_our_own_words(trained, tmp_path, file, damage):
     run = tmp_path / "run"
     shutil.copytree(trained / "run", run)
     path = run / "round-two" / file

@@ -107,7 +107,7 @@ def test_a_command_of_the_base_works_without_extras(base, words):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_program_that_draws_scenes_is_told_which_extra_it_needs(base):
+def test_a_program_that_draws_scenes_gets_the_name_of_the_missing_extra(base):
     done = python(SCENES, cwd=base)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

@@ -55,7 +55,7 @@ def test_every_kind_of_settings_looks_at_its_fields(kind):
         kind(**{name: object()})
 
 
-def test_several_wrong_fields_are_told_together():
+def test_several_wrong_fields_are_reported_together():
     with pytest.raises(UserError) as caught:
         RoundConfig(epochs=1.5, batch_size="8")
     assert [problem.split()[0] for problem in caught.value.problems] == ["epochs", "batch_size"]

@@ -35,6 +35,10 @@ def test_every_name_is_there_and_is_shown(name):
     assert name in dir(aoq)
 
 
+def test_nothing_but_the_names_is_shown():
+    assert {name for name in dir(aoq) if not name.startswith("_")} == set(aoq.__all__)
+
+
 def test_the_names_for_type_checkers_are_those_that_are_imported():
     tree = ast.parse(Path(aoq.__file__).read_text("utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from aoq.errors import UserError
-from aoq.folders import refuse_taken
+from aoq.folders import check_output_folder
 from aoq.manifest import (
     BLOCK,
     NAME,
@@ -59,7 +59,7 @@ def test_a_folder_without_a_manifest_is_read_unchecked_and_never_removed(folder)
     (folder / "config.toml").write_text("seed = 7\n")
     assert read_checked(folder / "config.toml") == b"seed = 7\n"
     with pytest.raises(UserError, match="aoq did not write it as its run"):
-        refuse_taken(folder, what="run", force=True)
+        check_output_folder(folder, what="run", force=True)
     with pytest.raises(UserError, match=r"config\.toml and 1 more, which aoq did not write"):
         remove_folder(folder)
     assert (folder / "config.toml").exists()
@@ -71,7 +71,7 @@ def test_a_foreign_file_anywhere_stops_a_removal_and_is_named(folder, name):
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("years of work")
     with pytest.raises(UserError, match=f"holds {name}, which aoq did not write"):
-        refuse_taken(folder, what="run", force=True)
+        check_output_folder(folder, what="run", force=True)
     with pytest.raises(UserError, match=name):
         remove_folder(folder)
     assert (folder / name).read_text() == "years of work"
@@ -80,7 +80,7 @@ def test_a_foreign_file_anywhere_stops_a_removal_and_is_named(folder, name):
 
 def test_a_folder_of_another_kind_is_not_replaced(folder):
     with pytest.raises(UserError, match="it holds: run"):
-        refuse_taken(folder, what="data set", force=True)
+        check_output_folder(folder, what="data set", force=True)
 
 
 def test_what_is_being_written_and_locks_are_not_foreign(folder):

@@ -188,7 +188,7 @@ def test_changes_are_laid_over_the_base_in_order():
         ("bfan-coco+bfan-equal+online", None),
     ],
 )
-def test_a_change_that_changes_nothing_is_told(name, vain, capsys):
+def test_a_change_that_changes_nothing_is_reported(name, vain, capsys):
     load_recipe(name)
     told = capsys.readouterr().err
     assert (f"{vain} changes nothing" in told) if vain else not told
@@ -207,7 +207,7 @@ def test_changes_go_with_a_file_and_into_a_file(tmp_path, monkeypatch):
     assert load_recipe("mine.toml+off-tri+deep.toml+seed-1") == replace(child, seed=1)
 
 
-def test_a_plus_in_the_path_of_a_recipe_is_no_change(tmp_path):
+def test_a_plus_in_the_path_of_a_recipe_is_not_a_change(tmp_path):
     folder = tmp_path / "a+b"
     folder.mkdir()
     (folder / "mine+1.toml").write_text("seed = 5\n")
@@ -248,7 +248,7 @@ def test_an_unknown_part_of_a_name_is_answered_with_the_known_ones(name, sentenc
         load_recipe(name)
 
 
-def test_a_recipe_that_extends_another_is_no_change(tmp_path):
+def test_a_recipe_that_extends_another_is_not_a_change(tmp_path):
     (tmp_path / "mine.toml").write_text('extends = "vsrn-coco"\n')
     with pytest.raises(UserError, match="so it is not a change"):
         load_recipe(f"vsrn-f30k+{tmp_path / 'mine.toml'}")
@@ -409,7 +409,7 @@ def test_the_command_shows_a_recipe_as_a_recipe(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["run", "train"])
-def test_the_help_tells_where_recipes_are_listed(command, capsys):
+def test_the_help_says_where_recipes_are_listed(command, capsys):
     aoq(command, "--help")
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "aoq recipes" in text

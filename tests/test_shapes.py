@@ -176,7 +176,7 @@ def collator():
         (lambda vectors: Encoding(vectors[:1]), "encode_images returned 1 rows of 2 images"),
     ],
 )
-def test_evaluation_refuses_what_is_no_row_for_each(encode, sentence):
+def test_evaluation_refuses_what_is_not_a_row_for_each(encode, sentence):
     assert aoq.evaluate(Towers(Encoding), collator()).rsum > 0
     with pytest.raises(UserError, match=sentence):
         aoq.evaluate(Towers(encode), collator())

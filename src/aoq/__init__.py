@@ -119,4 +119,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return ["__doc__", "__file__", "__name__", "__version__", *__all__]

@@ -1,7 +1,7 @@
 """Folders that commands write: complete or absent, and never over other people's files.
 
-`refuse_taken` is the one rule for all commands that write a folder and take `--force`, and
-`refuse_taken_file` for those that write a single file. A folder is ours by its manifest;
+`check_output_folder` is the one rule for all commands that write a folder and take `--force`, and
+`check_output_file` for those that write a single file. A folder is ours by its manifest;
 a file that no manifest lists, by a record of its hash in the user's cache.
 """
 
@@ -33,12 +33,14 @@ def written_folder(
     folder: Path, *, what: str, force: bool, sources: Sequence[Path] = ()
 ) -> Iterator[Path]:
     """Yield a folder that replaces the old one when complete; until then the old one stays."""
-    check = partial(refuse_taken, folder, what=what, force=force, sources=sources)
+    check = partial(check_output_folder, folder, what=what, force=force, sources=sources)
     with replacing_folder(folder, what=what, check=check) as temporary:
         yield temporary
 
 
-def refuse_taken(folder: Path, *, what: str, force: bool, sources: Sequence[Path] = ()) -> None:
+def check_output_folder(
+    folder: Path, *, what: str, force: bool, sources: Sequence[Path] = ()
+) -> None:
     """Raise a `UserError` unless `folder` may be replaced.
 
     Only a folder of the same kind that holds nothing but our own files may be replaced, only with
@@ -66,7 +68,7 @@ def refuse_taken(folder: Path, *, what: str, force: bool, sources: Sequence[Path
     require_own_files(folder)
 
 
-def refuse_taken_file(path: Path, *, force: bool) -> None:
+def check_output_file(path: Path, *, force: bool) -> None:
     """Raise a `UserError` if a file exists, unless `force` is set and aoq wrote its content."""
     if path.is_dir() or (path.exists() and not force):
         hint = "name a file" if path.is_dir() else "name another file or add --force"

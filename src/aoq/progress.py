@@ -85,7 +85,7 @@ def progress_bar(description: str, *, total: int, unit: str) -> Iterator[Callabl
         task = bar.add_task(description, total=total, unit=unit, note="")
 
         def update(*, advance: int = 1, note: str | None = None, title: str | None = None) -> None:
-            fields = {} if note is None else {"note": note}
+            fields: dict[str, Any] = {} if note is None else {"note": note}
             bar.update(task, advance=advance, description=title, **fields)
 
         yield update

@@ -12,15 +12,17 @@ become much slower.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from threading import Thread
 from typing import Any, TypeVar
 
 import torch
@@ -35,24 +37,49 @@ _MUCH_SLOWER = 2.0
 _WORTH_IT = 1.1  # speed-up that another number needs to replace the current one
 
 
+def map_in_order(
+    pool: Executor, function: Callable[..., Result], *arguments: Iterable[Any], ahead: int
+) -> Iterator[Result]:
+    """Yield results in the order of the arguments, with up to `ahead` of them made beforehand."""
+    under_way: deque[Future[Result]] = deque()
+    try:
+        for some in zip(*arguments, strict=True):
+            under_way.append(pool.submit(function, *some))
+            if len(under_way) > ahead:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        for future in under_way:
+            future.cancel()
+
+
+def exit_with_parent() -> None:
+    """Let this process end when the one that started it ends, even if that is killed."""
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
+
+
 @dataclass(frozen=True)
-class Workers:
+class WorkerThreads:
+    """Threads that each compute a block alone."""
+
     pool: ThreadPoolExecutor
     count: int
 
     def map(self, function: Callable[..., Result], *arguments: Iterable[Any]) -> Iterator[Result]:
         """Yield results in the order of the arguments, which are read a few at a time."""
-        under_way: deque[Future[Result]] = deque()
-        for some in zip(*arguments, strict=True):
-            under_way.append(self.pool.submit(function, *some))
-            if len(under_way) > self.count:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
+        return map_in_order(self.pool, function, *arguments, ahead=self.count)
 
 
 @contextmanager
-def worker_threads(device: str | torch.device = "cpu") -> Iterator[Workers]:
+def worker_threads(device: str | torch.device = "cpu") -> Iterator[WorkerThreads]:
     """Start as many workers as torch has threads; meanwhile no operation uses several threads.
 
     Other devices than the CPU get one worker: they parallelise operations themselves.
@@ -62,7 +89,7 @@ def worker_threads(device: str | torch.device = "cpu") -> Iterator[Workers]:
     pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
     torch.set_num_threads(1)
     try:
-        yield Workers(pool, count)
+        yield WorkerThreads(pool, count)
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(before)

@@ -124,7 +124,7 @@ def test_what_exists_stays_unless_forced(tmp_path: Path, records: list[Record]) 
         {"config.toml": "[model]"},
     ],
 )
-def test_a_folder_that_is_no_data_set_is_never_replaced(
+def test_a_folder_that_is_not_a_data_set_is_never_replaced(
     tmp_path: Path, records: list[Record], files: dict[str, str], force: bool
 ) -> None:
     taken = tmp_path / "taken"
@@ -179,7 +179,7 @@ def test_bad_pictures_of_all_splits_come_in_one_report_and_nothing_is_written(
     assert contents(tmp_path) == before
 
 
-def test_records_that_are_no_data_set_are_refused(tmp_path: Path, records: list[Record]) -> None:
+def test_records_that_are_not_a_data_set_are_refused(tmp_path: Path, records: list[Record]) -> None:
     first = records[0]
     cases: dict[str, list[Record]] = {
         "There are no records": [],
@@ -359,7 +359,7 @@ def test_bad_items_are_skipped_and_listed_if_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-def test_a_folder_is_told_to_need_a_captions_file(tmp_path: Path) -> None:
+def test_a_folder_needs_a_captions_file(tmp_path: Path) -> None:
     refused = aoq("data", "build", tmp_path, "--out", tmp_path / "built")
     assert refused.returncode == 2
     assert "expected a captions file" in refused.stderr

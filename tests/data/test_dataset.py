@@ -211,7 +211,7 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
     assert "dev_ims.npy is missing" in refusal(tmp_path, "dev")
 
 
-def test_what_is_no_data_set_is_told_what_was_looked_for(tmp_path: Path) -> None:
+def test_the_error_for_another_folder_says_what_a_data_set_holds(tmp_path: Path) -> None:
     assert "dataset.json nor files like train_ims.npy" in refusal(tmp_path, "train")
     moved = refusal(tmp_path / "none", "train")
     assert "none is not a folder; name the folder of a data set" in moved

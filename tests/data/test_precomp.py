@@ -67,7 +67,7 @@ def test_numbers_without_a_vocabulary_are_refused_with_what_to_do(folder: Path) 
 
 
 @pytest.mark.parametrize("line", ["1,x,2", "1,99999,2", "1,-4,2", "1,,2", "1,2", "1 4 2"])
-def test_what_is_no_word_of_the_vocabulary_is_refused_with_its_line(
+def test_what_is_not_a_word_of_the_vocabulary_is_refused_with_its_line(
     folder: Path, line: str
 ) -> None:
     path = folder / "train_precaps.txt"

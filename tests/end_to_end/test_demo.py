@@ -52,7 +52,7 @@ def test_the_demo_goes_from_pictures_to_a_report_and_can_be_continued(tmp_path):
     models = {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")}
     again = run_demo(out, size="tiny")
     assert RunDirectory(out).report.is_file()
-    assert {setting.title: setting.result for setting in again} == results
+    assert {row.label: row.trainings[0].figures for row in again.rows} == results
     assert models == {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")}
 
 

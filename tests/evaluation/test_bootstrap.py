@@ -63,7 +63,7 @@ def test_folds_are_drawn_from_one_by_one_and_averaged():
     assert (drawn["rsum"] == 300).all()
 
 
-def test_the_texts_of_an_image_are_no_evidence_of_their_own():
+def test_the_texts_of_an_image_are_not_evidence_of_their_own():
     random = np.random.default_rng(0)
     fold = of_images(np.where(random.random(400) < 0.5, 0, 30))
     drawn = resampled_figures([fold], resamples=300)
@@ -118,7 +118,7 @@ def test_a_difference_is_the_second_less_the_first():
     assert "i2t_mean_rank" not in gained
 
 
-def test_pairing_tells_apart_what_two_intervals_do_not():
+def test_pairing_distinguishes_what_two_intervals_do_not():
     random = np.random.default_rng(2)
     ranks = np.where(random.random(300) < 0.5, 0, 30)
     helped = ranks.copy()

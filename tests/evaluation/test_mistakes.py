@@ -97,7 +97,7 @@ def test_words_of_the_test_set_are_unknown(tmp_path):
 
 @pytest.mark.parametrize("folds", [1, 2])
 @pytest.mark.parametrize("value", [0.0, 0.3, -7.0, 1e4, float("nan")])
-def test_constant_scores_are_no_achievement(value, folds):
+def test_constant_scores_are_not_an_achievement(value, folds):
     positives = in_order(20)
 
     class Constant(InnerProduct):
@@ -113,7 +113,7 @@ def test_constant_scores_are_no_achievement(value, folds):
 
 
 @pytest.mark.parametrize("ahead", [5e-6, 1e-2])
-def test_a_collapsed_model_whose_pairs_score_higher_than_its_matrix_is_no_achievement(ahead):
+def test_a_collapsed_model_whose_pairs_score_higher_than_its_matrix_is_not_an_achievement(ahead):
     """Right and wrong answers are compared by the same method of the scorer."""
     positives = in_order(20)
 

@@ -37,7 +37,7 @@ def test_a_model_judged_twice_counts_once():
     assert spread == over_seeds([line(0), line(1)])["rsum"]
 
 
-def test_an_ensemble_is_no_training_of_its_own():
+def test_an_ensemble_is_not_a_training_of_its_own():
     together = {**line(2), "model": "m0+m1"}
     assert over_seeds([line(0), together, line(1)]) == over_seeds([line(0), line(1)])
 

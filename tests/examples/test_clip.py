@@ -102,7 +102,7 @@ def test_commands_index_and_search_the_tuned_model(tmp_path, monkeypatch):
     assert names == {"red"}
 
 
-def test_without_a_test_split_the_figures_are_told_to_be_of_dev(tmp_path, capsys):
+def test_without_a_test_split_the_figures_are_labelled_dev(tmp_path, capsys):
     without_test = {split: SHADES[split] for split in ("train", "dev")}
     fine_tune(tmp_path, "--epochs", "1", "--learning-rate", "1e-9", shades=without_test)
     before, after = told(capsys, split="dev")

@@ -39,7 +39,7 @@ def make_model() -> TwoTowers:
     return TwoTowers(6, 15)  # the 11 words of `write_precomp`, and four special ones
 
 
-def test_the_model_that_is_kept_has_the_result_that_is_told(data, tmp_path, capsys):
+def test_the_model_that_is_kept_has_the_result_that_is_reported(data, tmp_path, capsys):
     main([str(data), str(tmp_path / "run")])
     told = float(re.search(r"test rsum ([0-9.]+)", capsys.readouterr().err).group(1))
     vocabulary = Vocabulary.build(training_captions(data))
@@ -57,7 +57,7 @@ def test_data_are_opened_once_and_their_device_is_the_model_s(data, tmp_path, mo
     assert opened.call_args.kwargs == {"device": torch.device(default_device())}
 
 
-def test_the_split_that_was_judged_is_the_one_that_is_told(tmp_path, capsys):
+def test_the_split_that_was_judged_is_the_one_that_is_reported(tmp_path, capsys):
     data = write_precomp(tmp_path / "precomp")
     for file in data.glob("test_*"):
         file.unlink()

@@ -23,7 +23,7 @@ def matrix(made):
     """Every score of the training set by the teacher of the first seed."""
     _, data, out = made
     trained = load_run(out / "small.toml+online/seed-0/round-one")
-    collator = Collator(open_dataset(data, "train"), trained.vocabulary)
+    collator = Collator(open_dataset(data, "train"), trained.tokenizer)
     encoded = encode_dataset(trained.model, collator)
     with torch.no_grad():
         return trained.model.score_matrix(encoded.images[:], encoded.texts[:]).numpy()

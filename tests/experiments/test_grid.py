@@ -280,7 +280,7 @@ def test_who_needs_a_failed_run_is_left_out_and_the_others_go_on(tmp_path, whole
     assert in_the_way.read_text() == "mine"
 
 
-def test_a_result_of_other_settings_is_told_and_done_again_only_with_force(tmp_path, whole):
+def test_a_result_of_other_settings_is_reported_and_done_again_only_with_force(tmp_path, whole):
     _, data, _ = whole
     write_definition(tmp_path, epochs=1)
     rows = ROWS.split("[[rows]]")
@@ -366,7 +366,7 @@ def test_the_best_of_a_choice_is_trained_with_the_other_seeds(tmp_path, whole):
     assert f"--out '{tmp_path / 'my runs'}' --report" in " ".join(done.stderr.split())
 
 
-def test_lines_that_are_no_results_are_told_and_left_out(tmp_path, capsys):
+def test_lines_that_are_not_results_are_reported_and_left_out(tmp_path, capsys):
     definition = write_definition(tmp_path)
     path = tmp_path / "results.jsonl"
     path.write_text('{"experiment": "small", "seed": 0}\n{"experiment": "other"}\n')

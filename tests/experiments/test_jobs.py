@@ -31,14 +31,14 @@ def test_a_job_whose_process_dies_fails_alone():
     assert "ValueError: invalid literal" in problems["a defect"]
 
 
-def test_a_line_of_a_log_that_tells_nothing_stops_no_job(tmp_path):
+def test_an_empty_line_of_a_log_stops_no_job(tmp_path):
     RunDirectory(tmp_path).events.write_text('{"epoch": 1}\n{"event": "validation"}\n')
     rounds = (JobRound("round one", tmp_path, RoundConfig(epochs=1)),)
     jobs = [Job(name, partial(abs, -1), rounds) for name in ("one", "two")]
     assert run_jobs(jobs, title="jobs", at_once=2) == {}
 
 
-def test_the_epochs_of_a_warm_up_are_told_as_such(tmp_path, capsys):
+def test_the_epochs_of_a_warm_up_are_labelled(tmp_path, capsys):
     """Their weights give way to those of the first epoch after them, however good they are."""
     figures = dict.fromkeys(METRICS, 1.0)
     round_ = JobRound("round one", tmp_path, RoundConfig(epochs=2, warmup_epochs=1))

@@ -24,7 +24,7 @@ from aoq.experiments.negatives import hardest_negatives
 from aoq.experiments.page import Section
 from aoq.experiments.plan import plan_grid
 from aoq.experiments.report import read_experiment
-from aoq.experiments.results import ranks_beside, results_file
+from aoq.experiments.results import ranks_beside, read_results, results_file
 from aoq.experiments.tables import TextTable
 from aoq.randomness import epoch_order
 from aoq.runs.judge import evaluate_runs
@@ -258,6 +258,15 @@ def test_a_changed_figure_of_a_copied_results_file_is_rejected(made, tmp_path):
     assert not (tmp_path / "report").exists()
 
 
+def test_a_results_file_written_before_lines_had_hashes_is_read(made, tmp_path):
+    definition, _, out = made
+    lines = [json.loads(line) for line in results_file(out).read_text().splitlines()]
+    assert all(line.pop("check") for line in lines)
+    earlier = tmp_path / "earlier.jsonl"
+    earlier.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_results(earlier, definition) == read_results(results_file(out), definition)
+
+
 def test_without_runs_there_are_tables_and_curves(made, tmp_path, capsys):
     _, _, out = made
     shutil.copy(results_file(out), tmp_path / "results.jsonl")
@@ -439,7 +448,7 @@ def test_half_of_the_examples_speak_for_each_setting():
     assert where_ranks_differ(first, first) == []
 
 
-def test_examples_tick_what_belongs_together_and_tell_the_ranks(made, report):
+def test_examples_tick_what_belongs_together_and_show_the_ranks(made, report):
     _, data, _ = made
     dataset = report.dataset
     found = retrievals(report.rows[:2], dataset, data=data)

@@ -141,7 +141,7 @@ def test_a_file_of_other_columns_is_left_after_its_first_line(file: Path) -> Non
         (lambda path: path.mkdir(), "cannot be read"),
     ],
 )
-def test_what_is_no_bottom_up_file_is_refused(
+def test_what_is_not_a_bottom_up_file_is_refused(
     tmp_path: Path, write: Callable[[Path], object], sentence: str
 ) -> None:
     write(tmp_path / "a.tsv")

@@ -231,7 +231,7 @@ def test_regions_of_another_width_are_extracted_again(
     assert [load_regions(at, DEFAULT_SOURCE).shape for at in stored.values()] == [(36, 1280)] * 2
 
 
-def test_a_name_that_is_no_utf8_is_left_out(tmp_path: Path, mean_colour: type[MeanColour]) -> None:
+def test_a_name_that_is_not_utf8_is_left_out(tmp_path: Path, mean_colour: type[MeanColour]) -> None:
     unnameable = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png"))
     grey(unnameable, 1)
     good = grey(tmp_path / "café.png", 2)
@@ -264,7 +264,7 @@ def test_what_cannot_be_used_is_left_out_with_its_reason(
     assert extraction.problems[3].startswith(f"{tmp_path / 'cut again.jpg'} is damaged or trunc")
 
 
-def test_a_build_refuses_what_is_no_picture_before_anything_is_computed(
+def test_a_build_refuses_what_is_not_a_picture_before_anything_is_computed(
     tmp_path: Path, mean_colour: type[MeanColour], own_cache: Path
 ) -> None:
     text, empty, cut = damaged(tmp_path)

@@ -184,7 +184,7 @@ def test_nothing_replaces_a_folder_that_holds_what_it_reads(
         assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_name_that_is_no_utf8_is_left_out_and_the_others_are_written(
+def test_a_name_that_is_not_utf8_is_left_out_and_the_others_are_written(
     tmp_path: Path, tiny_models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "photos"
@@ -196,7 +196,7 @@ def test_a_name_that_is_no_utf8_is_left_out_and_the_others_are_written(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e6])
-def test_regions_that_are_no_numbers_are_refused_by_image_and_leave_nothing(
+def test_regions_that_are_not_numbers_are_refused_by_image_and_leave_nothing(
     tmp_path: Path, value: float
 ) -> None:
     names = [Path(f"{number}.jpg") for number in range(4)]

@@ -126,7 +126,7 @@ def test_a_loaded_picture_is_upright_rgb_in_its_own_size(tmp_path: Path) -> None
         load_picture(file)
 
 
-def test_damaged_exif_data_is_no_reason_to_refuse_a_picture() -> None:
+def test_damaged_exif_data_is_not_a_reason_to_refuse_a_picture() -> None:
     damaged = content(gradient(), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
     np.testing.assert_array_equal(
         decode(damaged, CANVAS), decode(content(gradient(), "JPEG"), CANVAS)
@@ -177,7 +177,7 @@ def test_truncated_pictures_are_refused(kind: str) -> None:
         b"GIF89a",
     ],
 )
-def test_what_is_no_picture_is_refused_with_what_is_expected(bad: bytes) -> None:
+def test_what_is_not_a_picture_is_refused_with_what_is_expected(bad: bytes) -> None:
     with pytest.raises(
         PictureError, match="The picture is not a picture that can be read; expected JPEG"
     ):
@@ -199,7 +199,7 @@ def test_a_decompression_bomb_is_refused_by_its_header(side: int) -> None:
     tracemalloc.stop()
 
 
-def test_a_large_jpeg_is_no_bomb_though_it_could_be_decoded_small() -> None:
+def test_a_large_jpeg_is_not_a_bomb_though_it_could_be_decoded_small() -> None:
     large = content(Image.new("L", (10_100, 10_000)), "JPEG")
     with pytest.raises(PictureError, match="has more than 100,000,000 pixels"):
         decode(large, CANVAS)
@@ -265,7 +265,7 @@ def test_links_that_lead_in_circles_and_folders_named_like_pictures_do_no_harm(
     assert names == ["inside.png"]
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none is not a folder; name a folder of pictures"):
         find_pictures(tmp_path / "none")
 

@@ -47,7 +47,7 @@ def test_a_name_that_looks_the_same_is_found_unless_several_do(
     assert Names(there).find(written) == found
 
 
-def test_several_names_that_look_the_same_are_told_from_none() -> None:
+def test_several_names_that_look_the_same_are_distinguished_from_none() -> None:
     assert "several look the same" in Names([NFC, NFD]).hint(MIXED)
     assert Names([NFC, NFD]).hint(NFC) == Names([NFD]).hint(NFC) == ""
 

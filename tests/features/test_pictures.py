@@ -41,7 +41,7 @@ def test_greyscale_of_one_value_is_a_picture() -> None:
     assert len(np.unique(decode(tiff(np.full((8, 8), 3.5, np.float32)), Canvas(8)))) == 1
 
 
-def test_greyscale_that_is_no_number_is_refused() -> None:
+def test_greyscale_that_is_not_a_number_is_refused() -> None:
     values = np.where(RAMP > 0.5, np.nan, RAMP).astype(np.float32)
     with pytest.raises(PictureError, match="it holds NaN or infinite numbers"):
         decode(tiff(values), Canvas(8))

@@ -180,7 +180,7 @@ def test_threads_of_the_network_leave_others_their_cores() -> None:
         torch.set_num_threads(1)
 
 
-def test_a_reader_has_as_many_threads_as_it_is_told() -> None:
+def test_a_reader_has_as_many_threads_as_it_is_given() -> None:
     """Where torch may use one core only, as in a thread of a server."""
     with one_core_each(3) as cores:
         together = Barrier(3)

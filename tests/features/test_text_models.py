@@ -145,7 +145,7 @@ def test_a_tokenizer_with_more_pieces_than_the_network_knows_is_refused(
         TextModel(str(folder), POOLED)
 
 
-def test_a_vision_model_is_no_text_tower(towers: TinyModels, tmp_path: Path) -> None:
+def test_a_vision_model_is_not_a_text_tower(towers: TinyModels, tmp_path: Path) -> None:
     folder = shutil.copytree(towers.vit, tmp_path / "vit")
     with pytest.raises(UserError, match="cannot be used as a text tower"):
         TextModel(str(folder), POOLED)

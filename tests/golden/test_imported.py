@@ -91,7 +91,7 @@ def imported_scores(tmp_path, arrays, options):
     files, data = official_files(tmp_path / "files", arrays, options)
     run = import_run(tmp_path / "run", files, data=data)
     trained = load_run(run.path)
-    collator = Collator(open_dataset(data, "test"), trained.vocabulary)
+    collator = Collator(open_dataset(data, "test"), trained.tokenizer)
     assert evaluate_run(run.path).rsum >= 0
     assert mine_run(run.path, run.candidates).i2t.shape == (6, 25)
     model, dataset = trained.model, collator.dataset

@@ -129,7 +129,7 @@ FILES = {
     ),
     "provenance with a word for the rules": (
         lambda path: rewrite(path, provenance=provenance(rules="none")),
-        "rules are no list",
+        "rules are not a list",
     ),
     "a flipped byte": (
         lambda path: flip(path, -5),

@@ -33,7 +33,7 @@ EVERY_RULE = replace(
 
 
 def few_words(dataset):
-    """The same with captions of so few words that many are alike."""
+    """A copy of a data set with captions of so few words that many are alike."""
     random = np.random.default_rng(0)
     captions = tuple(
         " ".join(random.choice(WORDS[:7], size=random.integers(2, 5))) for _ in dataset.captions
@@ -347,7 +347,7 @@ def test_a_report_survives_the_way_to_disk_and_back(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"precision": "float32", "positives": {}}'])
-def test_what_is_no_report_is_refused(tmp_path, content):
+def test_what_is_not_a_report_is_refused(tmp_path, content):
     path = tmp_path / "candidates.report.json"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=r"candidates.report.json is not a mining report"):

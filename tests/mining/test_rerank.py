@@ -420,7 +420,7 @@ def test_proposals_of_which_equal_captions_leave_too_few_are_refused():
         reranked(proposals, config=replace(CONFIG, equal_captions=True), captions=captions)
 
 
-def test_scores_that_are_no_numbers_are_refused():
+def test_scores_that_are_not_numbers_are_refused():
     encoded = regions_and_words()
     encoded.images.vectors[4] = torch.nan
     with pytest.raises(UserError, match="anchor 4 gets scores that are not finite"):
@@ -515,7 +515,7 @@ def aoq(*arguments):
     )
 
 
-def test_the_command_takes_proposals_and_leaves_the_sample_out_if_told_so(trained, tmp_path):
+def test_the_command_takes_proposals_and_leaves_the_sample_out_on_request(trained, tmp_path):
     out = tmp_path / "own.safetensors"
     command = ("mine", trained / "scan", "--out", out, "--proposals", trained / "deep.safetensors")
     done = aoq(*command, "--sample", 0, "--depth-texts", 20)

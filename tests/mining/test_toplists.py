@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from aoq.mining.kernels import Block, look_through
+from aoq.mining.kernels import Block, feed_lists
 from aoq.mining.toplists import NO_KEY, Hits, TopLists, ids_of, keys_of, merged, scores_of
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -200,7 +200,7 @@ def test_the_kernel_finds_what_plain_loops_find(scores, random):
     row, n_hits, everything = 0, 0, slice(0, n_columns)
     while row < n_rows:
         block = Block(scores, floors, 10)
-        row, n_hits = look_through(block, lists.arrays(everything), hits, row, n_hits)
+        row, n_hits = feed_lists(block, lists.arrays(everything), hits, row, n_hits)
         lists.make_room(everything)
     rows, columns = np.nonzero(scores >= floors[:, None])
     assert idx[:n_hits].tolist() == rows.tolist()

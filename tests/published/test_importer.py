@@ -76,7 +76,7 @@ def test_weights_settings_words_and_hashes_are_kept(tmp_path, precomp):
     state = trained.model.state_dict()
     assert torch.equal(state["image_encoder.projection.weight"], image["fc.weight"])
     assert torch.equal(state["text_encoder.gru.bias_hh_l0"], text["rnn.bias_hh_l0"])
-    assert trained.vocabulary == VOCABULARY
+    assert trained.tokenizer == VOCABULARY
     recipe = load_recipe(run.config)
     assert recipe.data == str(precomp)
     assert recipe.model.direction == "i2t"
@@ -173,7 +173,7 @@ def test_killed_while_the_old_run_is_removed_the_one_in_place_is_whole(tmp_path,
         with pytest.raises(KeyboardInterrupt):
             import_run(out, published(tmp_path / "files", "bfan"), force=True)
     assert load_recipe(RunDirectory(out).config).model.name == "bfan"
-    assert load_run(out).vocabulary == VOCABULARY
+    assert load_run(out).tokenizer == VOCABULARY
     import_run(out, published(tmp_path / "files"), force=True)
     assert {path.name for path in tmp_path.iterdir()} == {"files", "run"}
 
@@ -196,7 +196,7 @@ def test_the_old_run_comes_back_where_the_imported_one_cannot_take_its_place(tmp
     with pytest.raises(OSError, match="no space left"):
         import_run(out, published(tmp_path / "files"), force=True)
     assert files() == before
-    assert load_run(out).vocabulary == VOCABULARY
+    assert load_run(out).tokenizer == VOCABULARY
 
 
 def test_a_run_survives_a_refused_import_with_force(tmp_path):
@@ -205,10 +205,10 @@ def test_a_run_survives_a_refused_import_with_force(tmp_path):
     files.checkpoint.write_bytes(b"")
     with pytest.raises(UserError, match="truncated"):
         import_run(tmp_path / "run", files, force=True)
-    assert load_run(tmp_path / "run").vocabulary == VOCABULARY
+    assert load_run(tmp_path / "run").tokenizer == VOCABULARY
 
 
-def test_a_folder_that_is_no_run_is_never_replaced(tmp_path):
+def test_a_folder_that_is_not_a_run_is_never_replaced(tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
     for out in (tmp_path / "letters", tmp_path / "letters" / "dear.txt"):

@@ -166,7 +166,7 @@ def test_weights_that_are_not_in_the_file_are_refused(file):
         read_checkpoint(file)
 
 
-def test_an_array_of_objects_is_no_number(file):
+def test_an_array_of_objects_is_not_a_number(file):
     value = content() | {"best_rsum": np.array([1, None], dtype=object)}
     with pytest.raises(UserError, match=r"_reconstruct when it is loaded"):
         read_checkpoint(write(file, value))
@@ -194,7 +194,7 @@ def test_a_truncated_file_is_refused(file, form, share):
 
 
 @pytest.mark.parametrize("data", [b"hello", b'{"word2idx": {}}', b"\x89PNG\r\n", b"\x80\x04N."])
-def test_what_is_no_checkpoint_is_refused(file, data):
+def test_what_is_not_a_checkpoint_is_refused(file, data):
     file.write_bytes(data)
     with pytest.raises(UserError, match="not a checkpoint that can be read safely"):
         read_checkpoint(file)

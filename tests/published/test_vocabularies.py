@@ -219,7 +219,7 @@ def test_a_value_that_would_be_endless_to_spell_is_shown_in_short(file):
         (b'{"a":' * 100_000, "is not a vocabulary"),
     ],
 )
-def test_what_is_no_vocabulary_is_refused(file, data, sentence):
+def test_what_is_not_a_vocabulary_is_refused(file, data, sentence):
     file.write_bytes(data)
     with pytest.raises(UserError) as caught:
         read_vocabulary(file)

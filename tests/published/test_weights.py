@@ -98,7 +98,7 @@ def translated(file, kind, *, name=None, **options):
     return translate(read_checkpoint(write(file, content(kind, **options))), source=file, name=name)
 
 
-def test_scan_is_told_by_its_options(file):
+def test_scan_is_recognised_by_its_options(file):
     model = translated(file, "scan")
     assert model.config == ModelConfig(
         name="scan",
@@ -134,13 +134,13 @@ def test_scan_may_read_one_way_with_a_weight_normed_projection(file):
     torch.testing.assert_close(ours.image_encoder.projection.weight, linear.weight)
 
 
-def test_bfan_is_told_by_its_focal_type(file):
+def test_bfan_is_recognised_by_its_focal_type(file):
     config = translated(file, "bfan").config
     assert (config.name, config.focal, config.temperature) == ("bfan", "equal", 20.0)
 
 
 @pytest.mark.parametrize("kind", ["vsrn_coco", "vsrn_f30k", "vsrn_original"])
-def test_vsrn_is_told_by_its_weights(file, kind):
+def test_vsrn_is_recognised_by_its_weights(file, kind):
     model = translated(file, kind)
     config = model.config
     assert config.name == "vsrn"
@@ -154,7 +154,7 @@ def test_vsrn_is_told_by_its_weights(file, kind):
     ours.load_state_dict(model.weights)
 
 
-def test_vse_is_told_by_its_measure_and_one_way_reader(file):
+def test_vse_is_recognised_by_its_measure_and_one_way_reader(file):
     model = translated(file, "vse")
     assert model.config == ModelConfig(name="vse", joint_width=JOINT, word_width=WORD)
     assert set(model.weights) >= {"projection.weight", "text_encoder.embedding.weight"}

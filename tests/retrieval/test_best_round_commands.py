@@ -55,7 +55,7 @@ def test_the_better_round_is_indexed_and_searched(run):
     assert ONE_IS_USED in " ".join(done.stderr.split())
 
 
-def test_each_command_tells_the_choice_and_takes_the_other_round_if_asked(run, world, tmp_path):
+def test_each_command_prints_the_choice_and_takes_the_other_round_if_asked(run, world, tmp_path):
     photo = world.photos / "test-0.png"
     (tmp_path / "lines.txt").write_text("red\n", encoding="utf-8")
     commands = [

@@ -155,7 +155,7 @@ def test_the_next_step_can_be_typed_whatever_the_folder_is_called(run, capsys):
     ]
 
 
-def test_a_teacher_s_recall_is_told_and_a_model_without_one_is_called_slow(world, tmp_path, capsys):
+def test_a_teacher_s_recall_is_reported_and_without_one_a_model_is_slow(world, tmp_path, capsys):
     bfan, vse = world.runs["bfan"], world.runs["vse"]
     run_here("index", bfan, "--out", tmp_path / "slow", "--splits", "test")
     assert "exact but slow" in capsys.readouterr().err
@@ -228,7 +228,7 @@ def test_vectors_of_pictures_are_those_of_the_index(world, matchers, tmp_path, n
     np.testing.assert_allclose(vectors, stored[[images[one] for one in ids]], atol=1e-5)
 
 
-def test_files_are_replaced_only_if_asked_for_and_odd_texts_are_told(world, tmp_path, capsys):
+def test_files_are_replaced_only_if_asked_for_and_odd_texts_are_reported(world, tmp_path, capsys):
     lines = write_lines(tmp_path / "texts.txt", "red ball", "zebra")
     out = tmp_path / "texts.npy"
     command = ["encode", world.runs["vse"], "--texts", lines, "--out", out]

@@ -390,7 +390,7 @@ def test_without_a_tokenizer_pictures_still_find_sentences(own, index, one_round
         (f"{MODULE}:make_modle", ("no function make_modle", f"did you mean {MODEL}?")),
         (f"{MODULE}:LIMIT", ("LIMIT is of the type int; expected a function",)),
         (f"{MODULE}:failing", ("RuntimeError: the weights are on another disk", "py, line ")),
-        (f"{MODULE}:no_module", ("no_module returned {'model': 1}, which is no model",)),
+        (f"{MODULE}:no_module", ("no_module returned {'model': 1}, which is not a model",)),
         (f"{MODULE}:Half", ("without score_matrix and score_pairs", "aoq.InnerProduct")),
         (f"{MODULE}:wider", ("holds the weights of another model", "shapes")),
         (f"{MODULE}:with_another_reader", ("returned 'a reader'; expected an aoq.QueryReader",)),
@@ -456,7 +456,7 @@ def test_a_reader_that_cannot_read_is_refused(options, sentence):
 @pytest.mark.parametrize(
     ("made", "sentence"), [(None, "array of object"), (3, "shape \\(\\)"), ([], "shape \\(0,\\)")]
 )
-def test_what_is_no_picture_of_a_model_is_refused(tmp_path, made, sentence):
+def test_what_is_not_a_picture_of_a_model_is_refused(tmp_path, made, sentence):
     photo = draw_photo(tmp_path / "photo.png", seed=0)
     images = QueryReader(read_picture=lambda picture: made).images([photo])
     with pytest.raises(UserError, match=f"read_picture returned an.*{sentence}"):

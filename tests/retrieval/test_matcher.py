@@ -150,7 +150,7 @@ def test_a_number_that_no_entry_has_is_refused(matchers, number):
 
 
 @pytest.mark.parametrize("number", [True, 1.0, None])
-def test_what_is_no_number_is_refused(matchers, number):
+def test_what_is_not_a_number_is_refused(matchers, number):
     matcher = matchers["bfan"]
     for ask in (matcher.images_for, matcher.texts_for, lambda one: matcher.attention(one, 0)):
         with pytest.raises(QueryError, match="is not a number"):
@@ -178,7 +178,7 @@ def test_fewer_than_one_cannot_be_found(matchers, name, top):
             matchers[name].search(query, top=top)
 
 
-def test_a_file_that_is_no_picture_is_refused(matchers, tmp_path):
+def test_a_file_that_is_not_a_picture_is_refused(matchers, tmp_path):
     (tmp_path / "no.jpg").write_bytes(b"nothing")
     for query in (tmp_path / "no.jpg", b"nothing"):
         with pytest.raises(UserError, match="not a picture"):
@@ -323,6 +323,6 @@ def test_a_search_takes_sentences_and_files_only(matchers, query):
 
 
 @pytest.mark.parametrize("texts", ["red ball", 42])
-def test_one_text_is_no_list_of_texts(matchers, texts):
+def test_one_text_is_not_a_list_of_texts(matchers, texts):
     with pytest.raises(QueryError, match="is not a list of texts"):
         matchers["vse"].score(0, texts)

@@ -52,7 +52,7 @@ def test_the_better_round_on_dev_is_used_and_the_last_where_both_are_equal(
     assert choice.path == tmp_path / "run" / ROUNDS[used]
 
 
-def test_one_line_tells_both_figures_and_how_to_take_the_other(tmp_path):
+def test_one_line_shows_both_figures_and_how_to_take_the_other(tmp_path):
     run = write_run(tmp_path / "run", 268.1, 194.3)
     assert best_round(run).sentence == (
         f"{run}: round one is used (dev rsum 268.1; round two 194.3); --round two takes the other"

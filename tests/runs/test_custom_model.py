@@ -96,7 +96,7 @@ def test_another_structure_is_refused(tmp_path, towers):
     aoq.load_own_model(tmp_path / "run" / "round-one", lambda: kind(width=4))
 
 
-def test_another_source_is_refused_in_training_and_told_of_finished_weights(
+def test_another_source_is_refused_in_training_and_reported_for_finished_weights(
     tmp_path, towers, capsys
 ):
     train(tmp_path / "run", towers())

@@ -65,7 +65,7 @@ def close(actual, expected, *, atol=1e-9):
 
 
 @pytest.mark.parametrize(("direction", "temperature"), [("t2i", 6.0), ("i2t", 5.0)])
-def test_scan_aggregates_with_6_for_t2i_and_5_for_i2t_unless_told(direction, temperature):
+def test_scan_aggregates_with_6_for_t2i_and_5_for_i2t_by_default(direction, temperature):
     assert scorer_of(name="scan", direction=direction).aggregate_temperature == temperature
     told = scorer_of(name="scan", direction=direction, aggregate_temperature=20.0)
     assert told.aggregate_temperature == 20.0

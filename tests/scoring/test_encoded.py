@@ -134,7 +134,7 @@ def test_a_budget_below_the_encodings_is_refused_with_what_is_needed(memory):
 
 
 @pytest.mark.parametrize("memory", ["lots", "2", "GiB", "-1GiB", "2GB/s"])
-def test_a_budget_that_is_no_size_is_refused(memory):
+def test_a_budget_that_is_not_a_size_is_refused(memory):
     with pytest.raises(UserError, match="write it as 512MiB or 2GiB"):
         parse_memory(memory)
 

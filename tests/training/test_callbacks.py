@@ -47,7 +47,7 @@ class Recorder(aoq.Callback):
         return [what for name, what in self.told if name == kind and what.round == which]
 
 
-def test_a_callback_is_told_of_both_rounds_in_order(tmp_path, precomp):
+def test_a_callback_receives_both_rounds_in_order(tmp_path, precomp):
     recipe = small_recipe(precomp)
     recipe = replace(recipe, model=replace(recipe.model, name="vse"))
     recorder = Recorder()

@@ -60,7 +60,7 @@ class Towers(InnerProduct, nn.Module):
 
 
 class Fresh(Towers):
-    """The same without anything to tell of."""
+    """Such a model without pretrained parameters."""
 
     pretrained_parameters = None
 

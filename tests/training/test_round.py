@@ -113,7 +113,7 @@ def test_a_run_started_with_other_settings_is_not_continued(tmp_path, precomp):
         train_round(tmp_path / "run", replace(recipe, seed=5), data, which="one")
 
 
-def test_a_folder_that_is_no_run_is_left_alone(tmp_path, precomp):
+def test_a_folder_that_is_not_a_run_is_left_alone(tmp_path, precomp):
     recipe = small_recipe(precomp)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")

@@ -18,7 +18,7 @@ from aoq.types import Encoding
 from tests.training.cases import events, small_recipe, with_round_two
 
 
-def test_the_log_tells_terms_active_hinges_scores_and_weights(tmp_path, precomp):
+def test_the_log_has_terms_active_hinges_scores_and_weights(tmp_path, precomp):
     recipe = with_round_two(small_recipe(precomp), log_every=2)
     run_recipe(tmp_path / "run", recipe)
     lines = events(tmp_path / "run" / "round-two", "steps")
@@ -32,7 +32,7 @@ def test_the_log_tells_terms_active_hinges_scores_and_weights(tmp_path, precomp)
     assert "weights" not in events(tmp_path / "run" / "round-one", "steps")[0]
 
 
-def test_a_collapsed_loss_is_told_once_with_what_to_do_and_at_the_end(
+def test_a_collapsed_loss_is_reported_once_with_what_to_do_and_at_the_end(
     tmp_path, precomp, monkeypatch, capsys
 ):
     monkeypatch.setattr(

@@ -237,7 +237,7 @@ def test_scores_are_alike_below_a_tenth_of_the_margin():
     assert seen(CollapseWatch(margin=0.2, patience=1), apart(0.021), apart(-0.021)) == [False] * 2
 
 
-def test_a_healthy_batch_at_the_value_of_the_plateau_is_no_collapse():
+def test_a_healthy_batch_at_the_value_of_the_plateau_is_not_a_collapse():
     matrix = torch.tensor([[0.5, 0.7], [0.1, 0.5]])  # hinges 0.4, 0 and 0, 0.4
     assert float(outcome_of(matrix=matrix, margin_online=0.2).loss.total) == pytest.approx(0.8)
     assert not any(seen(CollapseWatch(margin=0.2, patience=1), matrix, HEALTHY))

@@ -140,7 +140,7 @@ def test_gradients_are_clipped_and_parts_add_up(collator, sampler):
     torch.testing.assert_close(gradient(clip_norm=1e9, accumulate=3), whole)
 
 
-def test_weights_do_not_move_where_a_gradient_is_no_number(collator, sampler):
+def test_weights_do_not_move_where_a_gradient_is_not_a_number(collator, sampler):
     settings, _, batch = batch_of(collator, sampler, "online")
     model = small_model("vse", collator).train()
     next(model.parameters()).register_hook(lambda gradient: gradient * float("nan"))

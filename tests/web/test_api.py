@@ -19,7 +19,7 @@ from tests.web.cases import BFAN, RUNS, VSRN, asked
 from tests.web.conftest import picture_bytes
 
 
-def test_the_status_tells_runs_and_limits(client, matchers, served_runs):
+def test_the_status_lists_runs_and_limits(client, matchers, served_runs):
     status = client.get("/api/status").json()
     assert status["version"] == aoq.__version__
     assert status["limits"] == {
@@ -119,7 +119,7 @@ def test_the_page_its_files_and_the_documents_are_served(client):
     assert 'href="/openapi.json"' in page
 
 
-def test_the_openapi_document_tells_answers_and_errors_of_every_route(client):
+def test_the_openapi_document_has_answers_and_errors_of_every_route(client):
     document = client.get("/openapi.json").json()
     routes = {
         (path, method): route
@@ -134,7 +134,7 @@ def test_the_openapi_document_tells_answers_and_errors_of_every_route(client):
         assert failure == {"$ref": "#/components/schemas/Failure"}
 
 
-def test_runs_of_the_same_name_and_label_are_told_apart(bare):
+def test_runs_of_the_same_name_and_label_are_distinguished(bare):
     runs = bare.get("/api/status").json()["runs"]
     names = [run["name"] for run in runs]
     assert names[1] == f"{names[0]}-2"

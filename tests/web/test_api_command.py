@@ -36,7 +36,7 @@ def test_a_server_says_where_it_is_and_ends_with_its_container(served_runs):
     assert process.returncode == 0
 
 
-def test_a_server_that_others_can_reach_warns_and_ends_when_told(served_runs):
+def test_a_server_that_others_can_reach_warns_and_ends_on_a_signal(served_runs):
     with start(served_runs.vsrn, "--host", "0.0.0.0") as process:
         assert "there is no password" in process.stderr.readline()
         port = re.search(r":(\d+) ", process.stderr.readline()).group(1)
@@ -60,7 +60,7 @@ main()
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_ends_while_it_works_however_often_it_is_told(served_runs, ending):
+def test_a_server_ends_while_it_works_after_any_number_of_signals(served_runs, ending):
     command = [sys.executable, "-c", SLOW, "serve", str(served_runs.vsrn), "--port", "0"]
     with (
         subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,

@@ -72,7 +72,7 @@ NO_PICTURES = {
 
 
 @pytest.mark.parametrize("content", NO_PICTURES.values(), ids=NO_PICTURES)
-def test_a_file_that_is_no_picture_is_refused(client, content):
+def test_a_file_that_is_not_a_picture_is_refused(client, content):
     assert_refused(client.post(UPLOAD, files={"picture": content}), 413, 422)
 
 
@@ -192,7 +192,7 @@ def test_a_declared_length_that_is_too_large_is_refused_before_it_is_sent(server
     "request_line",
     [b"GET", b"\x16\x03\x01\x02\x00\x01", b"GET  / HTTP/1.1", b"\0" * 100],
 )
-def test_what_is_no_http_ends_the_connection(server, request_line):
+def test_what_is_not_http_ends_the_connection(server, request_line):
     received = send(server, request_line + b"\r\nHost: localhost\r\n\r\n")
     assert parsed(received).status_code == 400
 

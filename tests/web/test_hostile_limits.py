@@ -64,7 +64,7 @@ def busy(app, requests: int) -> Iterator[None]:
             release.set()
 
 
-def test_when_the_line_is_full_visitors_are_told_to_come_back(matchers):
+def test_when_the_queue_is_full_visitors_are_asked_to_come_back(matchers):
     limits = Limits(working=1, waiting=1)
     app = make_app(matchers, limits=limits)
     with running(app, limits) as address:
@@ -143,7 +143,7 @@ def test_a_body_that_comes_too_slowly_is_given_up(hasty):
         assert 0.9 < time.monotonic() - started < 9
 
 
-def test_an_upload_too_many_is_told_to_come_back_until_the_first_has_gone(matchers):
+def test_an_upload_too_many_is_asked_to_come_back_until_the_first_has_gone(matchers):
     limits = Limits(uploads=1)
     app = make_app(matchers, limits=limits)
     uploads = app.state.service.uploads

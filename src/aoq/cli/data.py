@@ -83,7 +83,7 @@ def build(
         build_dataset,
         build_from_regions,
         build_scenes,
-        refuse_taken_dataset,
+        check_output_dataset,
     )
     from aoq.data.sources.records import read_records
     from aoq.data.splits import splits_of
@@ -109,7 +109,7 @@ def build(
     if file.is_dir() and not scenes:
         raise _no_captions(file)
     reads = [path for path in (file, pictures, splits, features) if path and not scenes]
-    refuse_taken_dataset(out, force=force, sources=reads)
+    check_output_dataset(out, force=force, sources=reads)
     if scenes:
         chosen = region_source(backbone, grid, vector=vector, bfloat16=bfloat16)
         size, seed = size or "small", seed or 0
@@ -141,7 +141,7 @@ def build(
             build_from_regions(
                 records, out, name=out.name, regions=table, force=force, skipped=skipped
             )
-        _tell_skipped(skipped or [], out)
+        _report_skipped(skipped or [], out)
     check(out)
     if {"train", "dev"} <= set(splits_of(out)):
         recipe = scenes_recipe(size) if scenes else "vsrn-flickr8k"
@@ -161,7 +161,7 @@ def _hint_at_skipping(skips: bool, *, helps: Callable[[], bool]) -> Iterator[Non
         raise UserError(*problems) from None
 
 
-def _tell_skipped(skipped: list[str], out: Path) -> None:
+def _report_skipped(skipped: list[str], out: Path) -> None:
     """List what was left out; a long list is complete only in its file."""
     from aoq.data.build import SKIPPED
     from aoq.progress import count_of, say, warn

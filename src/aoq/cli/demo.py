@@ -32,13 +32,14 @@ def demo(
     from aoq.recipes import scenes_recipe
     from aoq.runs.directory import RunDirectory
 
-    settings = run_demo(out, size=size, seed=seed, force=force)
+    rows = run_demo(out, size=size, seed=seed, force=force).rows
+    trainings = {row.label: row.trainings[0] for row in rows}
     print_metrics(
-        {setting.title: setting.result for setting in settings},
+        {label: dict(training.figures) for label, training in trainings.items()},
         title="Test split, best epoch on dev, one seed",
     )
     say(f"the report: {RunDirectory(out).report}")
-    best = max(settings, key=lambda setting: float(setting.result["rsum"])).folder
+    best = max(trainings.values(), key=lambda training: training.figures["rsum"]).runs[0]
     data = out / f"scenes-{size}"
     next_steps(
         command("index", best),

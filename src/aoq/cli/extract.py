@@ -67,7 +67,7 @@ def extract(
                 f"{source} holds regions already; add --out FOLDER and leave out --grid, "
                 "--backbone and --workers."
             )
-        _refuse_taken(out, source, force=force)
+        _check_output(out, source, force=force)
         _write(open_regions(source, regions=regions), out, source, force=force)
         _suggest_build("captions.json", "--features", out)
         return
@@ -114,16 +114,16 @@ def region_source(
 def _extract_folder(
     folder: Path, source: RegionSource, *, out: Path | None, workers: int, force: bool
 ) -> None:
-    from aoq.features.extract import extract_pictures, tell_left_out
+    from aoq.features.extract import extract_pictures, report_left_out
     from aoq.features.pictures import find_pictures
     from aoq.features.tables import KeptRegions
     from aoq.progress import count_of, say
 
     if out is not None:
-        _refuse_taken(out, folder, force=force)
+        _check_output(out, folder, force=force)
     found = find_pictures(folder)
     extraction = extract_pictures(found.pictures, source, workers=workers)
-    tell_left_out(extraction.skipped, found)
+    report_left_out(extraction.skipped, found)
     pictures = list(extraction.stored)
     ids = [picture.relative_to(folder).as_posix() for picture in pictures]
     table = KeptRegions(ids, pictures, extraction.stored, source)
@@ -138,12 +138,12 @@ def _suggest_build(*arguments: object) -> None:
     next_steps(command("data", "build", *arguments, "--out", "data/mine"))
 
 
-def _refuse_taken(out: Path, source: Path, *, force: bool) -> None:
+def _check_output(out: Path, source: Path, *, force: bool) -> None:
     """Reject an existing `out` before hours of work."""
     from aoq.features.tables import WHAT
-    from aoq.folders import refuse_taken
+    from aoq.folders import check_output_folder
 
-    refuse_taken(out, what=WHAT, force=force, sources=[source])
+    check_output_folder(out, what=WHAT, force=force, sources=[source])
 
 
 def _write(table: RegionTable, out: Path, source: Path, *, force: bool) -> None:

@@ -96,7 +96,7 @@ def mine(
 
     from aoq.cli.mining_report import report_view
     from aoq.distributed import join_processes
-    from aoq.folders import is_own_file, refuse_taken_file
+    from aoq.folders import check_output_file, is_own_file
     from aoq.mining.report import MiningReport, report_file
     from aoq.recipes import load_recipe
     from aoq.runs.directory import RunDirectory
@@ -107,8 +107,8 @@ def mine(
     make_model = own_model(model, runs)
     directory = RunDirectory(runs[0])
     out = out or directory.candidates
-    refuse_taken_file(out, force=force)
-    refuse_taken_file(report_file(out), force=force or is_own_file(report_file(out)))
+    check_output_file(out, force=force)
+    check_output_file(report_file(out), force=force or is_own_file(report_file(out)))
     flags = {
         "depth_texts": depth_texts,
         "depth_images": depth_images,
@@ -175,7 +175,7 @@ def inspect(
     """
     from rich.console import Console
 
-    from aoq.folders import refuse_taken_file, remember_file
+    from aoq.folders import check_output_file, remember_file
     from aoq.mining.inspection import (
         find_image,
         find_text,
@@ -186,7 +186,7 @@ def inspect(
     from aoq.progress import say
 
     if html is not None:
-        refuse_taken_file(html, force=force)
+        check_output_file(html, force=force)
     candidates, dataset = _open_lists(lists, data)
     anchors = [find_image(dataset, wanted) for wanted in image]
     anchors += [find_text(dataset, wanted) for wanted in text]
@@ -227,14 +227,14 @@ def export(
     force
         Replace files that exist.
     """
-    from aoq.folders import refuse_taken_file, remember_file
+    from aoq.folders import check_output_file, remember_file
     from aoq.mining.export import export_lists
     from aoq.progress import count_of, say
     from aoq.published.lists import write_published_lists
 
     i2t, t2i = (out / f"{side}.{form}" for side in ("i2t", "t2i"))
     for file in (i2t, t2i):
-        refuse_taken_file(file, force=force)
+        check_output_file(file, force=force)
     candidates, dataset = _open_lists(lists, data)
     texts, images = candidates.depth_texts, candidates.depth_images
     if depth is not None and depth > max(texts, images):

@@ -26,8 +26,8 @@ app.command(runs_app)
 Order = Literal["path", "test", "dev", "time"]
 # Columns to hide in a narrow terminal, in this order.
 _DISPENSABLE = ("seed", "time", "model", "age")
-_SHORTEST_PATH = 24
 _ABOVE = "above\nCCA, BOW"
+_Cells = dict[str, str]  # of a run, by heading
 # How the origin of a run differs: both have one, this run has none, or the first run has none.
 _ANOTHER = {
     "data": ("was trained on another data set than",) * 3,
@@ -118,7 +118,12 @@ def _sort_key(run: RunSummary, order: Order) -> tuple[float, Path]:
 
 
 def _print_runs(found: list[RunSummary], above: Mapping[Path, Mapping[str, bool]]) -> None:
-    """Print as many columns as the terminal is wide for; a pipe or a file gets all of them."""
+    """Print as many columns as the terminal is wide for; a pipe or a file gets all of them.
+
+    Paths that do not fit beside the figures are numbered, and written out below the table.
+    """
+    from aoq.evaluation.tables import numbered_names
+
     rows = [_cells(run) for run in found]
     if above:  # there is a simple model to compare with
         rows = [
@@ -126,17 +131,17 @@ def _print_runs(found: list[RunSummary], above: Mapping[Path, Mapping[str, bool]
             for row, run in zip(rows, found, strict=True)
         ]
     console = console_for(_runs_view(rows))
-    longest = max(len(row["run"]) for row in rows)
-    hidden: list[str] = []
-    while (path_width := _width_for_paths(rows, console.width)) < min(longest, _SHORTEST_PATH):
-        if len(hidden) == len(_DISPENSABLE):
-            break
-        hidden.append(_DISPENSABLE[len(hidden)])
-        rows = [_without(row, hidden[-1]) for row in rows]
-    view = _runs_view([row | {"run": _folded(row["run"], path_width)} for row in rows])
+    shown, hidden = _fitting(rows, console.width)
+    numbered = natural_width(_runs_view(shown)) > console.width
+    if numbered:
+        numbers = (row | {"run": str(number)} for number, row in enumerate(rows, start=1))
+        shown, hidden = _fitting(list(numbers), console.width)
+    view = _runs_view(shown)
     if hidden:
         view.caption = f"hidden (terminal too narrow): {', '.join(hidden)}"
     console.print(view)
+    if numbered:
+        console.print(numbered_names([row["run"] for row in rows]))
 
 
 def _shown_gates(above: Mapping[str, bool]) -> str:
@@ -149,30 +154,18 @@ def _shown_gates(above: Mapping[str, bool]) -> str:
     return f"no: {', '.join(sorted(lost))}" if lost else "yes" if above else ""
 
 
-def _width_for_paths(rows: list[dict[str, str]], width: int) -> int:
-    """Return what the other columns, and the gap before them, leave for the first one."""
-    return width - 1 - natural_width(_runs_view([_without(row, "run") for row in rows]))
+def _fitting(rows: list[_Cells], width: int) -> tuple[list[_Cells], list[str]]:
+    """Hide columns until the table has a width, or none can be hidden; return which are."""
+    hidden: list[str] = []
+    for name in _DISPENSABLE:
+        if natural_width(_runs_view(rows)) <= width:
+            break
+        rows = [{key: cell for key, cell in row.items() if key != name} for row in rows]
+        hidden.append(name)
+    return rows, hidden
 
 
-def _without(row: dict[str, str], name: str) -> dict[str, str]:
-    return {key: cell for key, cell in row.items() if key != name}
-
-
-def _folded(path: str, width: int) -> str:
-    """Break a path into lines after slashes.
-
-    >>> _folded("runs/vsrn-f30k/round-two", 16)
-    'runs/vsrn-f30k/\\nround-two'
-    """
-    lines = [""]
-    for part in re.findall("[^/]*/|[^/]+", path):
-        if lines[-1] and len(lines[-1] + part) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
-
-
-def _cells(run: RunSummary) -> dict[str, str]:
+def _cells(run: RunSummary) -> _Cells:
     """Return the cells of a run by heading."""
     dev, test = run.dev, run.test or {}
     return {
@@ -190,7 +183,7 @@ def _cells(run: RunSummary) -> dict[str, str]:
     }
 
 
-def _runs_view(rows: list[dict[str, str]]) -> Table:
+def _runs_view(rows: list[_Cells]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -198,12 +191,7 @@ def _runs_view(rows: list[dict[str, str]]) -> Table:
     view = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, caption_justify="left")
     for heading in rows[0]:
         is_word = heading in ("run", "model", "loss", "state")
-        view.add_column(
-            heading,
-            justify="left" if is_word else "right",
-            overflow="fold",
-            no_wrap=heading != "run",
-        )
+        view.add_column(heading, justify="left" if is_word else "right", no_wrap=True)
     for row in rows:
         view.add_row(*(Text(cell) for cell in row.values()))
     return view

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from aoq.retrieval.answers import Answer
+    from aoq.retrieval.hits import Answer
 
 _WORDS_SHOWN = 20  # a file of texts can hold thousands of unknown words
 
@@ -169,13 +169,13 @@ def encode(
     """
     if (texts is None) == (pictures is None):
         raise UserError("give one of the two: --texts FILE or --pictures FOLDER.")
-    from aoq.folders import refuse_taken_file, remember_file
+    from aoq.folders import check_output_file, remember_file
     from aoq.progress import count_of, say
     from aoq.retrieval.encoder import QueryEncoder, ReadText
     from aoq.retrieval.vector_file import encode_folder, encode_lines, files_of, require_form
 
     for file in files_of(out):
-        refuse_taken_file(file, force=force)
+        check_output_file(file, force=force)
     folder = trained_round(run, round)
     encoder = QueryEncoder.load(folder, make_model=own_model(model, [folder]))
     require_form(out, encoder, "images" if texts is None else "texts")

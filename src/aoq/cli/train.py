@@ -125,7 +125,7 @@ def run(
             return
     last = ROUNDS[settings.last_round]
     print_metrics({last: result}, title=f"split {result['split']}")
-    _tell_best_round(out)
+    _report_best_round(out)
     next_steps(
         command("evaluate", out / last, "--split", "dev"),
         command("index", out),
@@ -133,7 +133,7 @@ def run(
     )
 
 
-def _tell_best_round(out: Path) -> None:
+def _report_best_round(out: Path) -> None:
     """Print which round is used from here on, and what to try if round two is the worse one."""
     from aoq.progress import say, warn
     from aoq.runs.best_round import best_round

@@ -26,7 +26,7 @@ from aoq.features.extract import WORKERS, Extraction, extract_pictures
 from aoq.features.outputs import PATCHES
 from aoq.features.regions import DEFAULT_SOURCE, RegionSource
 from aoq.features.tables import KeptRegions, RegionTable, rows_of, write_rows
-from aoq.folders import place_in, refuse_taken, written_folder
+from aoq.folders import check_output_folder, place_in, written_folder
 from aoq.progress import EventLog, progress_bar
 from aoq.storage import EVENTS, hash_file, write_json, write_text
 from aoq.types import SPLITS
@@ -135,9 +135,9 @@ def find_problems(records: Sequence[Record], *, need_pictures: bool = True) -> l
     return problems
 
 
-def refuse_taken_dataset(folder: Path, *, force: bool, sources: Sequence[Path] = ()) -> None:
+def check_output_dataset(folder: Path, *, force: bool, sources: Sequence[Path] = ()) -> None:
     """Raise a `UserError` if the folder cannot be written, before hours of work."""
-    refuse_taken(folder, what="data set", force=force, sources=sources)
+    check_output_folder(folder, what="data set", force=force, sources=sources)
 
 
 @contextmanager

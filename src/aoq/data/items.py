@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from aoq.config import Direction
 from aoq.data.dataset import PairDataset
+from aoq.types import EntryKind
+
+KINDS: dict[Direction, tuple[EntryKind, EntryKind]] = {
+    "i2t": ("image", "text"),
+    "t2i": ("text", "image"),
+}
+"What is asked for, and what is found, in each direction."
+DIRECTIONS = {query: direction for direction, (query, _) in KINDS.items()}
 
 
 @dataclass(frozen=True)
@@ -23,17 +32,11 @@ class Item:
     note: str = ""
 
     @classmethod
-    def of_image(cls, dataset: PairDataset, number: int, /, *, score: float | None = None) -> Item:
-        """Describe an image by the first of its texts."""
-        return cls(
-            number,
-            dataset.image_ids[number],
-            dataset.captions[dataset.positives.texts_of(number)[0]],
-            dataset.pictures[number],
-            score,
-        )
-
-    @classmethod
-    def of_text(cls, dataset: PairDataset, number: int, /, *, score: float | None = None) -> Item:
-        name, text = dataset.caption_ids[number], dataset.captions[number]
-        return cls(number, name, text, score=score)
+    def of(
+        cls, dataset: PairDataset, kind: EntryKind, number: int, /, *, score: float | None = None
+    ) -> Item:
+        """Describe a text, or an image by the first of its texts."""
+        if kind == "text":
+            return cls(number, dataset.caption_ids[number], dataset.captions[number], score=score)
+        text = dataset.captions[dataset.positives.texts_of(number)[0]]
+        return cls(number, dataset.image_ids[number], text, dataset.pictures[number], score)

@@ -117,5 +117,5 @@ def _decode(line: str, vocabulary: Vocabulary) -> str:
         if number not in (PAD, START, END)
     ]
     if not words:
-        raise ValueError("there is no word")
+        raise ValueError("it has no words")
     return " ".join(words).replace(" ''", '"')  # else it would open a quotation

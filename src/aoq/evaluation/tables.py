@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -61,12 +61,9 @@ def metrics_table(
     Names that do not fit beside the figures are numbered, and written out below the table.
     """
     if len(rows) and max(map(len, rows)) > width - _FIGURES_WIDTH:
-        numbers = {str(number): name for number, name in enumerate(rows, start=1)}
-        table = metrics_table(
-            {number: rows[name] for number, name in numbers.items()}, title=title, width=width
-        )
-        names = (f"{number}  {name}" for number, name in numbers.items())
-        return Group(table, *(Text(name, no_wrap=True, overflow="ignore") for name in names))
+        numbered = {str(number): row for number, row in enumerate(rows.values(), start=1)}
+        table = metrics_table(numbered, title=title, width=width)
+        return Group(table, numbered_names(rows))
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for heading, *_ in COLUMNS:
@@ -76,6 +73,12 @@ def metrics_table(
             Text(name), *(f"[bold]{text}[/bold]" if best else text for text, best in cells)
         )
     return table
+
+
+def numbered_names(names: Iterable[str]) -> Group:
+    """List names by their numbers, each on a line that is never broken."""
+    lines = (f"{number}  {name}" for number, name in enumerate(names, start=1))
+    return Group(*(Text(line, no_wrap=True, overflow="ignore") for line in lines))
 
 
 def is_ensemble(line: Mapping[str, Any]) -> bool:

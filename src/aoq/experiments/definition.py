@@ -263,7 +263,7 @@ def _require_sound(definition: Definition) -> None:
 
 
 def _require_teacher(definition: Definition, row: Row) -> None:
-    """A teacher ends with round one, and its lists are as deep as the row draws."""
+    """Require a teacher that ends with round one and keeps lists as deep as the row draws."""
     recipe, teacher = definition.recipe_of(row), definition.teacher_of(row)
     if teacher is None or not recipe.needs_lists:
         return

@@ -8,13 +8,12 @@ same command continues an interrupted demo and rewrites the report of a complete
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from aoq.config import LossName, Recipe
+from aoq.data.dataset import PairDataset
 from aoq.data.splits import MANIFEST, open_dataset
 from aoq.distributed import alone_in
 from aoq.errors import UserError, require_packages
@@ -41,26 +40,6 @@ SETTINGS: dict[str, LossName] = {
 }
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A trained setting: its folder, its test result, its curve on dev and its time."""
-
-    title: str
-    folder: Path
-    result: dict[str, Any]
-    curve: list[dict[str, float]]
-    seconds: float
-    "Of all its epochs."
-
-    @classmethod
-    def read(cls, title: str, folder: Path) -> Setting:
-        result = stored_result(folder, split="test")
-        if result is None:
-            raise UserError(f"{folder} has no test result yet; run `aoq evaluate {folder}`.")
-        pace = read_pace(folder)
-        return cls(title, folder, result, pace.curve, pace.seconds)
-
-
 def train_and_judge(folder: Path, recipe: Recipe, *, candidates: Path, label: str) -> None:
     """Train what is left of a round two, and judge it on the test split."""
     data = open_training_data(recipe, checked=True)
@@ -77,8 +56,8 @@ def demo_recipe(*, data: Path, size: str, seed: int) -> Recipe:
 
 def run_demo(
     out: Path, *, size: str = "small", seed: int = 0, force: bool = False
-) -> list[Setting]:
-    """Run or continue the demo in `out` and write its report; return the results."""
+) -> ExperimentReport:
+    """Run or continue the demo in `out` and write its page; return its report."""
     require_packages("PIL", "efficientnet_lite_pytorch", extra="extract")
     require_packages("jinja2", "matplotlib", extra="web")
     from aoq.data.build import build_scenes
@@ -90,12 +69,13 @@ def run_demo(
         if not (data_folder / MANIFEST).exists():
             say(f"drawing `scenes {size}` and reading its pictures")
             build_scenes(data_folder, size=size)
-        settings = _train_settings(out, recipe)
-        demo_report(out, recipe, settings, size=size).write_page(run.report)
-    return settings
+        _train_settings(out, recipe)
+        report = demo_report(out, recipe, size=size)
+        report.write_page(run.report)
+    return report
 
 
-def _train_settings(out: Path, recipe: Recipe) -> list[Setting]:
+def _train_settings(out: Path, recipe: Recipe) -> None:
     """Do what is left of round one, mining and every setting of round two."""
     data = open_training_data(recipe)
     say(
@@ -106,24 +86,31 @@ def _train_settings(out: Path, recipe: Recipe) -> list[Setting]:
     stages = TwoRounds(out, recipe, data)
     stages.train_round_one()
     candidates = stages.mine()
-    folders = {title: out / loss.replace("_", "-") for title, loss in SETTINGS.items()}
     jobs = []
     for title, loss in SETTINGS.items():
-        folder, own, label = folders[title], recipe.with_loss(loss), f"round two, {title}"
+        folder, own, label = _folder_of(out, loss), recipe.with_loss(loss), f"round two, {title}"
         work = partial(train_and_judge, folder, own, candidates=candidates, label=label)
         jobs.append(Job(label, work, (JobRound(label, folder, own.round_two),)))
     problems = run_jobs(jobs, title="round two, all settings")
     if problems:
         raise UserError(*(f"{name}: {problem}" for name, problem in problems.items()))
-    return [Setting.read(title, folder) for title, folder in folders.items()]
 
 
-def demo_report(
-    out: Path, recipe: Recipe, settings: Sequence[Setting], *, size: str
-) -> ExperimentReport:
-    """Make the report of the demo's page."""
+def _folder_of(out: Path, loss: LossName) -> Path:
+    return out / loss.replace("_", "-")
+
+
+def demo_report(out: Path, recipe: Recipe, *, size: str) -> ExperimentReport:
+    """Make the report of a finished demo."""
     data, one, two = Path(recipe.data), recipe.round_one, recipe.round_two
     dataset = open_dataset(data, "test")
+    rows = [
+        ResultRow(
+            title, "demo", (recipe.seed,), (_training(_folder_of(out, loss), recipe, dataset),)
+        )
+        for title, loss in SETTINGS.items()
+    ]
+    seconds = (f"{row.label} {row.trainings[0].line['seconds']:.0f}" for row in rows)
     warm_up = (
         f", of which the first {two.warmup_epochs} warm up with all negatives of the batch"
         if two.warmup_epochs
@@ -138,30 +125,14 @@ def demo_report(
             f"for {count_of(two.epochs, 'epoch')}{warm_up}, the same in every setting. One seed on "
             "a small set: on another seed the order can be another."
         ),
-        rows=[
-            ResultRow(
-                label=setting.title,
-                group="demo",
-                seeds=(recipe.seed,),
-                trainings=(
-                    Training(
-                        seed=recipe.seed,
-                        figures=setting.result,
-                        runs=(setting.folder,),
-                        ranks=ranks_of([setting.folder], dataset, data=data),
-                        line={"curve": setting.curve},
-                    ),
-                ),
-            )
-            for setting in settings
-        ],
+        rows=rows,
         dataset=dataset,
         data=data,
         mined=MinedLists.open(
             out, teacher=out / ROUND_ONE, lists=RunDirectory(out).candidates, data=data
         ),
         facts={
-            "seconds of a training": ", ".join(f"{s.title} {s.seconds:.0f}" for s in settings),
+            "seconds of a training": ", ".join(seconds),
             "machine": shown_machine(machine()),
         },
         commands={
@@ -169,4 +140,18 @@ def demo_report(
                 ["aoq", "demo", "--size", size, "--seed", f"{recipe.seed}", "--out", f"{out}"]
             )
         },
+    )
+
+
+def _training(folder: Path, recipe: Recipe, dataset: PairDataset) -> Training:
+    """Read a finished training: its test result, its curve on dev and its time."""
+    result, pace = stored_result(folder, split=dataset.split), read_pace(folder)
+    if result is None:
+        raise UserError(f"{folder} has no test result yet; run `aoq evaluate {folder}`.")
+    return Training(
+        seed=recipe.seed,
+        figures=result,
+        runs=(folder,),
+        ranks=ranks_of([folder], dataset, data=Path(recipe.data)),
+        line={"curve": pace.curve, "seconds": pace.seconds},
     )

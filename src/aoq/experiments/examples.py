@@ -16,7 +16,7 @@ import torch
 
 from aoq.config import Direction
 from aoq.data.dataset import PairDataset
-from aoq.data.items import Item
+from aoq.data.items import KINDS, Item
 from aoq.evaluation.protocols import JudgedFold
 from aoq.experiments.rows import ResultRow
 from aoq.runs.encodings import ScoredSplit, open_splits
@@ -71,7 +71,7 @@ def retrievals(
     return [
         Retrieval(
             direction,
-            _query(dataset, direction, query),
+            Item.of(dataset, KINDS[direction][0], query),
             [
                 Answers(
                     name,
@@ -106,29 +106,20 @@ def _ranks(fold: JudgedFold, direction: Direction) -> Ids:
     return fold.ranks.i2t if direction == "i2t" else fold.ranks.t2i
 
 
-def _query(dataset: PairDataset, direction: Direction, query: int) -> Item:
-    return Item.of_image(dataset, query) if direction == "i2t" else Item.of_text(dataset, query)
-
-
 def _first_answers(part: ScoredSplit, direction: Direction, query: int) -> list[Item]:
     """Rank everything for one query."""
     images, texts, one = part.encoded.images, part.encoded.texts, torch.tensor([query])
-    dataset, contains = part.dataset, part.dataset.positives.contains
-    matrix = part.scorer.score_matrix
+    dataset, matrix = part.dataset, part.scorer.score_matrix
     with torch.no_grad():
         if direction == "i2t":
+            belongs = dataset.positives
             pieces = [matrix(images[one], texts[some]) for some in ranges(len(texts), _AT_ONCE)]
         else:
+            belongs = dataset.positives.swapped
             pieces = [matrix(images[some], texts[one]).T for some in ranges(len(images), _AT_ONCE)]
     values = as_single(torch.cat(pieces, dim=1)[0]).cpu().numpy()
-    items = []
-    for found in np.argsort(-values, kind="stable")[: _ANSWERS[direction]].tolist():
-        score = float(values[found])
-        if direction == "i2t":
-            item = Item.of_text(dataset, found, score=score)
-            right = bool(contains(query, found))
-        else:
-            item = Item.of_image(dataset, found, score=score)
-            right = bool(contains(found, query))
-        items.append(replace(item, right=right))
-    return items
+    right = set(belongs.texts_of(query).tolist())
+    found = np.argsort(-values, kind="stable")[: _ANSWERS[direction]].tolist()
+    _, kind = KINDS[direction]
+    items = (Item.of(dataset, kind, number, score=float(values[number])) for number in found)
+    return [replace(item, right=item.number in right) for item in items]

@@ -64,7 +64,7 @@ def run_grid(
 
     run = partial(_run, definition, results=results, dataset=dataset, at_once=at_once, force=force)
     runs = plan()
-    report.tell_of_warnings()
+    report.warn_in_one_line()
     if is_vacant(out):
         out.mkdir(parents=True, exist_ok=True)
         create_manifest(out, "experiment")
@@ -222,7 +222,7 @@ def _restarted(runs: Iterable[GridRun], fitting: Set[str], fingerprint: str) -> 
 
 
 def _differs_on_disk(run: GridRun, fingerprint: str) -> bool:
-    """Whether the folder has a run with other settings, on other data or from other lists."""
+    """Return whether the folder has a run with other settings, data or lists."""
     config = RunDirectory(run.folder).config
     if not config.is_file():
         return False

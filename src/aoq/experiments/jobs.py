@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ from aoq.config import RoundConfig
 from aoq.errors import UserError
 from aoq.progress import be_silent, progress_bar, say, say_epoch
 from aoq.runs.events import Event, ended_epochs, read_events
+from aoq.threads import exit_with_parent
 
 _POLL_SECONDS = 0.5
 # What every round imports, which takes seconds.
@@ -224,17 +224,10 @@ def _run_in_process(work: Callable[[], Any], results: connection.Connection, thr
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C reaches the process that started this one, which passes it on once
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    exit_with_parent()
     torch.set_num_threads(threads)
     be_silent()
     results.send(_attempt(work))
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 class _EpochWatch:

@@ -11,10 +11,11 @@ import torch
 
 from aoq.config import Direction, Recipe
 from aoq.data.dataset import PairDataset
-from aoq.data.items import Item
+from aoq.data.items import KINDS, Item
 from aoq.data.splits import open_dataset
 from aoq.distributed import default_device
 from aoq.mining.candidates import CandidateLists
+from aoq.mining.inspection import Anchor, anchor_list
 from aoq.randomness import epoch_order
 from aoq.recipes import load_recipe
 from aoq.runs.checkpoint import load_run
@@ -69,10 +70,10 @@ def hardest_negatives(mined: MinedLists, *, count: int = _ANCHORS) -> list[Negat
     batch = pairs[epoch_order(len(pairs), seed=0, epoch=0)[: mined.batch_size]]
     scores = _negative_scores(mined, batch)
     places = np.linspace(0, len(batch) - 1, count + 2).astype(int)[1:-1]
+    anchors = list(dict.fromkeys(places.tolist()))
     return [
-        _compare(mined, direction, batch, scores, place)
-        for direction in ("i2t", "t2i")
-        for place in dict.fromkeys(places.tolist())
+        *(_compare(mined, "i2t", batch, scores[place], place) for place in anchors),
+        *(_compare(mined, "t2i", batch[:, ::-1], scores[:, place], place) for place in anchors),
     ]
 
 
@@ -92,31 +93,24 @@ def _negative_scores(mined: MinedLists, batch: Ids) -> Floats:
 def _compare(
     mined: MinedLists, direction: Direction, batch: Ids, scores: Floats, place: int
 ) -> Negatives:
-    dataset, lists = mined.dataset, mined.lists
-    if direction == "i2t":
-        shown, other = Item.of_image, Item.of_text
-        (anchors, others), row = batch.T, scores[place]
-        listed, listed_scores = lists.i2t, lists.i2t_scores
-    else:
-        shown, other = Item.of_text, Item.of_image
-        (others, anchors), row = batch.T, scores[:, place]
-        listed, listed_scores = lists.t2i, lists.t2i_scores
-    anchor, hardest = int(anchors[place]), int(row.argmax())
-    score = listed_scores[anchor, 0]
+    """Compare the negatives of an anchor; `batch` has anchors and their partners. (B, 2), (B,)"""
+    dataset, (kind, other) = mined.dataset, KINDS[direction]
+    anchor, positive = batch[place].tolist()
+    online = int(batch[scores.argmax(), 1])
+    listed, _ = mined.lists.of(direction)
+    found = anchor_list(mined.lists, dataset, Anchor(kind, anchor), depth=1)
     return Negatives(
         direction,
-        anchor=shown(dataset, anchor),
-        positive=other(dataset, int(others[place])),
-        online=_with_place(
-            other(dataset, int(others[hardest]), score=float(row[hardest])), listed[anchor]
+        anchor=found.anchor,
+        positive=Item.of(dataset, other, positive),
+        online=replace(
+            Item.of(dataset, other, online, score=float(scores.max())),
+            note=_place_in(listed[anchor], online),
         ),
-        offline=other(
-            dataset, int(listed[anchor, 0]), score=None if np.isnan(score) else float(score)
-        ),
+        offline=found.candidates[0],
     )
 
 
-def _with_place(item: Item, listed: npt.NDArray[np.int32]) -> Item:
-    places = np.flatnonzero(listed == item.number)
-    place = f"place {places[0] + 1:,}" if len(places) else f"beyond the first {len(listed):,}"
-    return replace(item, note=place)
+def _place_in(listed: npt.NDArray[np.int32], number: int) -> str:
+    places = np.flatnonzero(listed == number)
+    return f"place {places[0] + 1:,}" if len(places) else f"beyond the first {len(listed):,}"

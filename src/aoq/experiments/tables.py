@@ -165,7 +165,7 @@ def _gain(gain: Gain) -> str:
 
 
 def has_seeds(rows: Sequence[ResultRow]) -> bool:
-    """Whether any row is trained with several seeds."""
+    """Return whether any row is trained with several seeds."""
     return any(len(row.seeds) > 1 for row in rows)
 
 

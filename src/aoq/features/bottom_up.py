@@ -66,7 +66,7 @@ class BottomUpFile:
     @classmethod
     def open(cls, path: Path, *, regions: int | None = None) -> Self:
         """Check a file; with `regions`, only the first N regions of each image are kept."""
-        places = look_through(path)
+        places = find_images(path)
         return cls(path, places, (_settle_regions(path, places, regions), places[0].shape[1]))
 
     @property
@@ -108,7 +108,7 @@ class Place:
     shape: tuple[int, int]  # boxes, and features each
 
 
-def look_through(path: Path) -> tuple[Place, ...]:
+def find_images(path: Path) -> tuple[Place, ...]:
     """Find every image of a file; raise a `UserError` that names all damaged lines.
 
     If the first line has the wrong columns, the rest of the file is not read.

@@ -10,19 +10,16 @@ same for any number of cores and workers, and for any other pictures in a batch.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import stat
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Thread
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -44,17 +41,15 @@ from aoq.features.store import keep_array, open_array
 from aoq.parsing import is_text
 from aoq.progress import progress_bar, track, warn
 from aoq.storage import cache_folder, hash_file
+from aoq.threads import exit_with_parent, map_in_order
 from aoq.types import Ids
 
 BATCH = 4
-UNDER_WAY = 64  # maximum number of batches between decoding and writing
+UNDER_WAY = 64  # maximum number of batches, or of hashes, that are ahead of their use
 WORKERS = 0  # processes that decode pictures; 0: the computing cores decode
 
 _SHOWN = 5  # examples of each group of skipped pictures
 _CHANGED = Fault("was changed while it was read", "start again")
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,7 @@ class Extraction:
         return [fault.sentence(picture) for picture, fault in self.skipped.items()]
 
 
-def tell_left_out(skipped: Mapping[Path, Fault], found: PictureFolder) -> None:
+def report_left_out(skipped: Mapping[Path, Fault], found: PictureFolder) -> None:
     """Warn of what was left out of a folder; raise a `UserError` if nothing can be used."""
     sentences = list(_left_out(skipped, found))
     if len(skipped) == len(found.pictures):
@@ -170,7 +165,7 @@ def hash_readable(pictures: Sequence[Path]) -> tuple[dict[Path, str], dict[Path,
     faults: dict[Path, Fault] = {}
     with ThreadPoolExecutor() as pool:
         found = track(
-            _ahead(pool, _hash_if_readable, pictures),
+            map_in_order(pool, _hash_if_readable, pictures, ahead=UNDER_WAY),
             "Reading pictures",
             total=len(pictures),
             unit="pictures",
@@ -201,7 +196,7 @@ def _find_places(pictures: Sequence[Path], source: RegionSource) -> dict[Path, P
     folder = cache_folder() / "features" / source.id
     places: dict[Path, Path | Fault] = {}
     with ThreadPoolExecutor() as pool:
-        hashes = _ahead(pool, _hash_picture, pictures)
+        hashes = map_in_order(pool, _hash_picture, pictures, ahead=UNDER_WAY)
         found = track(hashes, "Reading pictures", total=len(pictures), unit="pictures")
         for picture, digest in zip(pictures, found, strict=True):
             if isinstance(digest, str):
@@ -282,7 +277,9 @@ def _extract_missing(
     ):
         files = ([missing[place] for place in batch] for batch in batches)
         decoded = (start_decoding(decode_pictures, pictures, backbone.canvas) for pictures in files)
-        results = _ahead(cores, compute, zip(batches, decoded, strict=True))
+        results = map_in_order(
+            cores, compute, zip(batches, decoded, strict=True), ahead=UNDER_WAY - 1
+        )
         for batch, found in zip(batches, results, strict=True):
             faults |= found
             update(advance=len(batch))
@@ -320,28 +317,4 @@ def _decoders(workers: int) -> Iterator[Callable[..., Callable[[], Any]]]:
 def _begin_worker() -> None:
     """Ignore interrupts, which the parent process handles, and exit with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def follow() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    Thread(target=follow, daemon=True).start()
-
-
-def _ahead(
-    pool: Executor, work: Callable[[Item], Result], items: Iterable[Item]
-) -> Iterator[Result]:
-    """Yield the results of a pool in order, with few in progress to bound the memory."""
-    under_way: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            under_way.append(pool.submit(work, item))
-            if len(under_way) == UNDER_WAY:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
-    finally:
-        for future in under_way:
-            future.cancel()
+    exit_with_parent()

@@ -123,7 +123,7 @@ def decode(picture: Picture, canvas: Canvas | None, *, max_pixels: int = MAX_PIX
 
     Without a canvas it keeps its own size, as with `load_picture`. (height, width, 3)
     """
-    with open_picture(picture, max_pixels=max_pixels) as image, _refuse_damaged(picture):
+    with open_picture(picture, max_pixels=max_pixels) as image, _reject_damaged(picture):
         if canvas is None:
             image.load()
             return np.asarray(upright(image))
@@ -135,13 +135,13 @@ def decode(picture: Picture, canvas: Canvas | None, *, max_pixels: int = MAX_PIX
 
 def load_picture(picture: Picture) -> Image:
     """Load a picture of any format as RGB, upright, in its own size and shape."""
-    with open_picture(picture) as image, _refuse_damaged(picture):
+    with open_picture(picture) as image, _reject_damaged(picture):
         image.load()
         return upright(image)
 
 
 @contextmanager
-def _refuse_damaged(picture: Picture) -> Iterator[None]:
+def _reject_damaged(picture: Picture) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:

@@ -165,8 +165,8 @@ def one_core_each(threads: int | None = None) -> ThreadPoolExecutor:
     cores = torch.get_num_threads()
     threads = threads or cores
     pool = ThreadPoolExecutor(threads, initializer=stay_on_one_core)
-    together = Barrier(threads)
-    list(pool.map(lambda _: together.wait(), range(threads)))
+    started = Barrier(threads)
+    list(pool.map(lambda _: started.wait(), range(threads)))
     torch.set_num_threads(cores)
     return pool
 

@@ -46,7 +46,7 @@ class VisionModel:
 
             require_blocks(name, self.network, VISION, at_least=output.block)
             self.network = BeforeBlock(self.network, output.block)
-        self.width = self._look_at_nothing().shape[2]
+        self.width = self._probe().shape[2]
 
     def __call__(self, pixels: list[Pixels], /) -> Regions:
         if self._output.kind == "input":
@@ -80,7 +80,7 @@ class VisionModel:
             described = [describe_network(self.network), self.processor.to_dict()]
         return hash_network(described, self.network, without=unused)
 
-    def _look_at_nothing(self) -> Regions:
+    def _probe(self) -> Regions:
         """Compute the features of a black picture, to check the output and find its width."""
         try:
             return self([np.zeros((self.canvas.side, self.canvas.side, 3), np.uint8)])

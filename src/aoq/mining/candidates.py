@@ -82,7 +82,7 @@ class CandidateLists:
         return sum(getattr(self, name).nbytes for name in _ARRAYS)
 
     def of(self, direction: Direction) -> tuple[Int32s, Floats]:
-        """Ids and scores of one direction."""
+        """Return the ids and scores of one direction."""
         return (self.i2t, self.i2t_scores) if direction == "i2t" else (self.t2i, self.t2i_scores)
 
     def cut(self, depth: int | None) -> CandidateLists:
@@ -282,7 +282,7 @@ def _read_provenance(text: str, *, source: Path) -> Provenance:
     try:
         stored = json.loads(text)
         if not isinstance(stored["rules"], list):
-            raise TypeError("its rules are no list")
+            raise TypeError("its rules are not a list")
         provenance = Provenance(**{**stored, "rules": tuple(stored["rules"])})
         words = [value for name, value in stored.items() if name != "rules"]
         if not all(isinstance(word, str) for word in (*words, *provenance.rules)):

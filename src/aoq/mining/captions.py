@@ -102,7 +102,7 @@ class NearCaptions:
         np.bitwise_xor.at(self._bits, np.repeat(np.arange(len(words)), self._sizes), bits)
 
     def contains(self, image_ids: npt.ArrayLike, text_ids: npt.ArrayLike) -> Bools:
-        """Whether each text nearly equals a caption of the image; the two broadcast.
+        """Return whether each text nearly equals a caption of the image; the two broadcast.
 
         So `contains(anchors[:, None], lists)` serves the images' lists of texts, and
         `contains(lists, anchors[:, None])` the texts' lists of images. An image's own captions

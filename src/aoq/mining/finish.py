@@ -198,7 +198,7 @@ def _apply_rules(
 
 
 def _drop_near(plan: DirectionPlan[E], anchors: Ids, keys: Keys) -> tuple[Keys, Ids]:
-    """Lists without near captions and without their first; how many were near, by anchor."""
+    """Drop near captions and the first of each list; also count the near ones, by anchor."""
     wanted = slice(plan.skip_first, plan.last)
     if plan.near is None:
         return keys[:, wanted], np.zeros(len(keys), np.int64)

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aoq.data.dataset import PairDataset
-from aoq.data.items import Item
+from aoq.data.items import DIRECTIONS, KINDS, Item
 from aoq.errors import UserError
 from aoq.html import thumbnail, write_page
 from aoq.mining.candidates import CandidateLists
@@ -158,19 +158,16 @@ def anchor_list(
     lists: CandidateLists, dataset: PairDataset, anchor: Anchor, *, depth: int
 ) -> AnchorList:
     """Collect one anchor with the first `depth` of its list; the lists must fit the data set."""
-    positives, number = dataset.positives, anchor.number
-    if anchor.kind == "image":
-        own, other, belonging = Item.of_image, Item.of_text, positives.texts_of(number)
-        ids, scores = lists.of("i2t")
-    else:
-        own, other, belonging = Item.of_text, Item.of_image, positives.images_of(number)
-        ids, scores = lists.of("t2i")
+    number, direction = anchor.number, DIRECTIONS[anchor.kind]
+    _, other = KINDS[direction]
+    positives = dataset.positives if direction == "i2t" else dataset.positives.swapped
+    ids, scores = lists.of(direction)
     return AnchorList(
         kind=anchor.kind,
-        anchor=own(dataset, number),
-        positives=[other(dataset, positive) for positive in belonging.tolist()],
+        anchor=Item.of(dataset, anchor.kind, number),
+        positives=[Item.of(dataset, other, own) for own in positives.texts_of(number).tolist()],
         candidates=[
-            other(dataset, candidate, score=None if np.isnan(score) else score)
+            Item.of(dataset, other, candidate, score=None if np.isnan(score) else score)
             for candidate, score in zip(
                 ids[number, :depth].tolist(), scores[number, :depth].tolist(), strict=True
             )
@@ -179,7 +176,7 @@ def anchor_list(
 
 
 def provenance_rows(lists: CandidateLists, dataset: PairDataset) -> list[tuple[str, str]]:
-    """Rows that show where the lists come from."""
+    """Return rows that show where the lists come from."""
     origin = lists.provenance
     rows = [
         ("teacher", _short_hashes(origin.teacher)),

@@ -28,7 +28,7 @@ class Block(NamedTuple):
 
 
 @compiled
-def look_through(
+def feed_lists(
     block: Block, column_lists: ListArrays, row_hits: Hits, row: int, n_hits: int
 ) -> tuple[int, int]:
     """Feed the lists of the columns, and write the hits for those of the rows to `row_hits`.
@@ -105,7 +105,7 @@ def put(hits: Hits, lists: ListArrays, start: int) -> int:
 
 @compiled
 def _high(score: float, bits: int) -> np.uint64:
-    """The upper half of a key: orders as the score does; there is one zero only."""
+    """Return the upper half of a key: it orders as the score does; there is one zero only."""
     high = np.int32(bits) if score != 0 else np.int32(0)
     high ^= (high >> 31) | _SIGN
     return np.uint64(np.uint32(high)) << _HALF

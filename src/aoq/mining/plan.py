@@ -47,11 +47,11 @@ class DirectionPlan(Generic[E]):
         return self.last + (_RESERVE if self.near else 0)
 
     def nbytes(self, n_anchors: int) -> int:
-        """Memory of the lists of `n_anchors` while they are filled, and of all when finished."""
+        """Return the memory of lists while `n_anchors` are filled, and of all when finished."""
         return _nbytes(n_anchors, len(self.matrix.anchors), self._swept_depth, self.depth)
 
     def new_lists(self, anchors: slice, *, n_candidates: int) -> TopLists:
-        """Empty lists of some anchors, for a sweep over `n_candidates`."""
+        """Make empty lists of some anchors, for a sweep over `n_candidates`."""
         positives = self.matrix.positives
         lists = TopLists(
             anchors.stop - anchors.start,
@@ -110,12 +110,12 @@ class Plan(Generic[E]):
         )
 
     def nbytes(self, images: slice) -> int:
-        """Memory of the lists of these images, and of all texts about them."""
+        """Return the memory of the lists of these images, and of all texts about them."""
         n_texts = len(self.t2i.matrix.anchors)
         return self.i2t.nbytes(images.stop - images.start) + self.t2i.nbytes(n_texts)
 
     def new_lists(self, images: slice) -> tuple[TopLists, TopLists]:
-        """Empty lists of these images, and of all texts about them."""
+        """Make empty lists of these images, and of all texts about them."""
         n_images, n_texts = images.stop - images.start, len(self.t2i.matrix.anchors)
         return (
             self.i2t.new_lists(images, n_candidates=n_texts),
@@ -128,7 +128,7 @@ def _nbytes(n_anchors: int, n_all: int, swept_depth: int, depth: int) -> int:
 
 
 def lists_nbytes(config: MiningConfig, positives: Positives, *, n_images: int) -> int:
-    """Memory of the lists that a process with so many images fills, before it ranks anything."""
+    """Return the memory of the lists that a process with so many images starts with."""
     more = config.skip_first + (0 if config.near_captions is None else _RESERVE)
     total = 0
     for relation, wanted, n_anchors in (
@@ -145,7 +145,7 @@ def _available(positives: Positives, *, skip_first: int) -> int:
 
 
 def usable_depth(wanted: int, positives: Positives, *, what: str, skip_first: int = 0) -> int:
-    """The depth that every anchor can fill with negatives; warns where that is less."""
+    """Return the depth that every anchor can fill with negatives; warn where that is less."""
     available = _available(positives, skip_first=skip_first)
     if available < 1:
         raise UserError(

@@ -21,7 +21,7 @@ from aoq.mining.toplists import Hits
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.storage import hash_parts
-from aoq.threads import Workers, worker_threads
+from aoq.threads import WorkerThreads, worker_threads
 from aoq.types import Bools, Floats, Ids, Int32s
 
 E = TypeVar("E")
@@ -58,7 +58,7 @@ class ProposedMatrix(ScoreMatrix[E]):
         return hash_parts(shapes, *(np.ascontiguousarray(ids).data for ids in lists))
 
     def pairs(self, anchors: Ids) -> tuple[Ids, Ids]:
-        """All pairs that either side proposes: places in `anchors`, and candidates; they rise."""
+        """Return pairs that either side proposes: rising places in `anchors`, and candidates."""
         n_candidates = len(self.other)
         place = np.full(len(self.own), -1)
         place[anchors] = np.arange(len(anchors))
@@ -73,7 +73,7 @@ class ProposedMatrix(ScoreMatrix[E]):
         return places[free], candidates[free]
 
     def proposes(self, anchors: Ids, lists: Int32s) -> Bools:
-        """Whether either side proposes each candidate of the anchors' lists. (anchors, h)"""
+        """Return whether either side proposes each candidate of the anchors' lists. (anchors, h)"""
         places, candidates = self.pairs(anchors)
         offsets = np.arange(len(anchors)) * len(self.other)
         return np.isin(lists + offsets[:, None], candidates + offsets[places])
@@ -93,7 +93,7 @@ class ProposedMatrix(ScoreMatrix[E]):
         candidates: slice,
         floors: Floats,
         block_size: int,
-        workers: Workers,
+        workers: WorkerThreads,
     ) -> Iterator[tuple[slice, Hits]]:
         """Yield all that is proposed, an anchor at a time."""
         places, ids = self.pairs(anchor_ids)

@@ -139,7 +139,7 @@ class MiningReport:
 
 
 def report_file(lists: Path) -> Path:
-    """Path of the report of a file of lists."""
+    """Name the report of a file of lists."""
     return lists.with_suffix(".report.json")
 
 

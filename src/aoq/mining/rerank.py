@@ -102,7 +102,7 @@ def propose(
 
 
 def _struck(matrix: ProposedMatrix[E], plan: DirectionPlan[E]) -> Ids:
-    """Anchors and own proposals that are struck, if every anchor has enough others. (pairs, 2)"""
+    """Find the own proposals that are struck, if every anchor has enough others. (pairs, 2)"""
     pairs = []
     for rows in ranges(len(matrix.own), _LISTS_AT_ONCE):
         own, anchors = matrix.own[rows], np.arange(rows.start, rows.stop)

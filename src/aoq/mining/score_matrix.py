@@ -21,7 +21,7 @@ from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import EncodedDataset, Rows
 from aoq.scoring.protocol import Scorer
-from aoq.threads import Workers, worker_threads
+from aoq.threads import WorkerThreads, worker_threads
 from aoq.types import Floats, Ids, Positives
 
 E = TypeVar("E")
@@ -48,7 +48,7 @@ class ScoreMatrix(Generic[E]):
         encoded: EncodedDataset[E],
         positives: Positives,
     ) -> ScoreMatrix[E]:
-        """The matrix of a data set, whose `positives` relate images to texts."""
+        """Make the matrix of a data set, whose `positives` relate images to texts."""
         images, texts = encoded.images, encoded.texts
         if direction == "i2t":
             return cls(direction, scorer, images, texts, positives, encoded.device)
@@ -60,7 +60,7 @@ class ScoreMatrix(Generic[E]):
         return ("image", "text") if self.direction == "i2t" else ("text", "image")
 
     def scores(self, anchors: E, candidates: E) -> Floats:
-        """Scores of encodings; the caller may write to them. (anchors, candidates)"""
+        """Score encodings; the caller may write to them. (anchors, candidates)"""
         with torch.no_grad():
             scores = (
                 self.scorer.score_matrix(anchors, candidates)
@@ -70,7 +70,7 @@ class ScoreMatrix(Generic[E]):
         return np.ascontiguousarray(scores.float().cpu().numpy())
 
     def block(self, anchors: E, ids: slice, candidates: slice) -> Floats:
-        """Scores of the encoded anchors `ids` with a range of candidates, positives at -inf."""
+        """Score the encoded anchors `ids` with a range of candidates, positives at -inf."""
         scores = self.scores(anchors, self.candidates[candidates])
         expected = ids.stop - ids.start, candidates.stop - candidates.start
         if scores.shape != expected:
@@ -109,7 +109,7 @@ class ScoreMatrix(Generic[E]):
         candidates: slice,
         floors: Floats,
         block_size: int,
-        workers: Workers,
+        workers: WorkerThreads,
     ) -> Iterator[tuple[slice, Hits]]:
         """Yield places of anchors with their hits, by blocks; the floors rise on the way."""
         some = replace(self, positives=self.positives.of_images(anchor_ids))

@@ -58,7 +58,7 @@ class Sweep(ABC, Generic[E]):
         """
 
     def _rows(self, stripe: slice) -> slice:
-        """Where the images of a stripe are among `images`."""
+        """Return where the images of a stripe are among `images`."""
         return slice(stripe.start - self.images.start, stripe.stop - self.images.start)
 
 
@@ -110,14 +110,14 @@ class FullSweep(Sweep[E]):
             rows = evenly_spread(len(scores), _SAMPLE)
             self.t2i.guess_floors(texts, np.ascontiguousarray(scores[rows].T))
         hits = [
-            self._look_through(scores[rows], stripe, rows, texts)
+            self._feed_rows(scores[rows], stripe, rows, texts)
             for rows in ranges(len(scores), _ROWS_AT_ONCE)
         ]
         return Hits(*(np.concatenate(parts) for parts in zip(*hits, strict=True)))
 
-    def _look_through(self, scores: Floats, stripe: slice, rows: slice, texts: slice) -> Hits:
+    def _feed_rows(self, scores: Floats, stripe: slice, rows: slice, texts: slice) -> Hits:
         """Feed the lists of `texts` with some rows of a block; return the hits for the images."""
-        from aoq.mining.kernels import Block, look_through  # compiled, or read from a cache
+        from aoq.mining.kernels import Block, feed_lists  # compiled, or read from a cache
 
         first, lists = stripe.start + rows.start, self.t2i
         block = Block(scores, self.i2t.floors[self._rows(stripe)][rows], first)
@@ -125,7 +125,7 @@ class FullSweep(Sweep[E]):
         hits = Hits(idx, np.empty(scores.size + 1, np.float32), ids)
         row = n_hits = 0
         while row < len(scores):
-            row, n_hits = look_through(block, lists.arrays(texts), hits, row, n_hits)
+            row, n_hits = feed_lists(block, lists.arrays(texts), hits, row, n_hits)
             lists.make_room(texts)
         seen = first + len(scores) - self.images.start
         lists.raise_floors(texts, seen=seen, latest=len(scores))
@@ -164,7 +164,7 @@ class _Sample(Generic[E]):
         return cls(texts[torch.from_numpy(ids)], positives.swapped.of_images(ids).swapped)
 
     def scores(self, matrix: ScoreMatrix[E], images: E, stripe: slice) -> Floats:
-        """Scores of images with the sample, positives at -inf."""
+        """Score images with the sample, positives at -inf."""
         scores = matrix.scores(images, self.texts)
         scores[self.positives.within(stripe, slice(0, scores.shape[1]))] = -np.inf
         return scores

@@ -52,7 +52,7 @@ class SweepFile:
             self.save(sweep, stripes_done=stripes_done)
 
     def is_due(self) -> bool:
-        """Whether it is time to save."""
+        """Return whether it is time to save."""
         return time.monotonic() >= self._next
 
     def save(self, sweep: Sweep[Any], *, stripes_done: int) -> None:
@@ -107,19 +107,19 @@ def _hash(arrays: dict[str, npt.NDArray[Any]]) -> str:
 def sweep_key(
     sweep: Sweep[Any], config: MiningConfig, provenance: Provenance, processes: Processes
 ) -> str:
-    """All that half-finished lists depend on; the budget of memory only counts by its blocks."""
+    """Collect all that half-finished lists depend on; of the budget of memory, its blocks."""
     settings = {**asdict(config), "memory": None}
     share = processes.rank, processes.size
     return json.dumps([_FORMAT, asdict(provenance), settings, share, *sweep.key])
 
 
 def sweep_file(lists: Path, processes: Processes) -> Path:
-    """Where a process saves its sweep on the way to `lists`."""
+    """Name the file in which a process saves its sweep on the way to `lists`."""
     return sweep_folder(lists) / f"{processes.rank}-of-{processes.size}.safetensors"
 
 
 def sweep_folder(lists: Path) -> Path:
-    """Where everything is kept on the way to `lists`; it is removed when they are complete."""
+    """Name the folder of what is kept until `lists` are complete; it is removed then."""
     return lists.with_name(f".{lists.name}.saved")
 
 

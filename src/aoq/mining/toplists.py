@@ -59,13 +59,13 @@ def keys_of(scores: Floats, ids: Ids) -> Keys:
 
 
 def scores_of(keys: Keys) -> Floats:
-    """Scores that keys hold."""
+    """Return the scores that keys hold."""
     bits = _half(keys, _HIGH)
     return (bits ^ (~(bits >> 31) | _SIGN)).view(np.float32)
 
 
 def ids_of(keys: Keys) -> Int32s:
-    """Ids that keys hold."""
+    """Return the ids that keys hold."""
     return ~_half(keys, _LOW)
 
 
@@ -95,14 +95,14 @@ class TopLists:
 
     @staticmethod
     def capacity(depth: int) -> int:
-        """Places of a list: twice its depth, so that it is seldom cut back."""
+        """Count the places of a list: twice its depth, so that it is seldom cut back."""
         return 2 * depth + 32
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def rank_to_keep(self, seen: int) -> int:
-        """The rank among the candidates seen that the end of the whole list will hardly exceed."""
+        """Return a rank among the candidates seen that the end of the list will hardly exceed."""
         expected = self.depth * seen / self.n_candidates
         margin = _DEVIATIONS * math.sqrt(expected * self.alike) + 2
         return min(math.ceil(expected + margin), self.depth)
@@ -119,7 +119,7 @@ class TopLists:
             self.floors[anchors] = np.where(floors > _LOWEST, floors, _LOWEST)
 
     def arrays(self, anchors: slice) -> ListArrays:
-        """Views of the lists of some anchors."""
+        """Return views of the lists of some anchors."""
         return ListArrays(*(getattr(self, name)[anchors] for name in ListArrays._fields))
 
     def offer(self, anchors: slice, hits: Hits) -> None:
@@ -141,12 +141,12 @@ class TopLists:
 
     @staticmethod
     def _is_due(seen: int, latest: int) -> bool:
-        """Whether a power of the growth lies between before and now."""
+        """Return whether a power of the growth lies between before and now."""
         before = max(seen - latest, 1)
         return math.floor(math.log(seen, _GROWTH)) > math.floor(math.log(before, _GROWTH))
 
     def _best_keys(self, rows: Ids, count: int) -> Keys:
-        """The best `count` hits of some anchors that have more; the lowest of them first."""
+        """Return the best `count` hits of some anchors that have more; the lowest of them first."""
         width = int(self.fills[rows].max())
         return np.partition(self.keys[rows, :width], width - count, axis=1)[:, width - count :]
 
@@ -182,7 +182,7 @@ class TopLists:
         return rows
 
     def best(self, anchors: slice) -> Keys:
-        """Settled lists, best first."""
+        """Return the settled lists, best first."""
         return self.keys[anchors, : self.depth]
 
 

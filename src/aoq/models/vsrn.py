@@ -92,7 +92,7 @@ class VSRN(ReadsRegions, InnerProduct, nn.Module):
         self.text_encoder = make_text_encoder(
             config, vocabulary_size=vocabulary_size, text_width=text_width
         )
-        # Word pieces are no words to write: with a text tower there is no caption model.
+        # Word pieces cannot be written as words, so there is no caption model with a text tower.
         self.caption_weight = 0.0 if config.text_model else config.caption_weight
         self.captioner = (
             CaptionModel(

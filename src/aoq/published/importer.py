@@ -21,7 +21,7 @@ from aoq.data.dataset import PairDataset
 from aoq.data.splits import open_dataset, splits_of
 from aoq.data.vocabulary import Vocabulary
 from aoq.errors import UserError
-from aoq.folders import refuse_taken
+from aoq.folders import check_output_folder
 from aoq.mining.candidates import CandidateLists
 from aoq.models import build_model
 from aoq.progress import EventLog, count_of, say, warn
@@ -147,7 +147,7 @@ def _round_of(options: Mapping[str, Any]) -> RoundConfig:
 
 def _require_free(out: Path, *, reads: list[Path], force: bool) -> None:
     """Raise a `UserError` if `out` is taken, or is a run that another process trains."""
-    refuse_taken(out, what="run", force=force, sources=reads)
+    check_output_folder(out, what="run", force=force, sources=reads)
     if not is_vacant(out):
         with locked(out):
             pass

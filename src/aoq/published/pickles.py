@@ -185,7 +185,7 @@ def _load(path: Path) -> Any:
     with path.open("rb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the encoding, and about storages of old files
         try:
-            _look_through(file, path)
+            _check_file(file, path)
             with torch.serialization.safe_globals(_ALLOWED):
                 return torch.load(file, map_location="cpu", weights_only=True, encoding="latin1")
         except UserError:
@@ -194,25 +194,25 @@ def _load(path: Path) -> Any:
             raise _refusal(path, error) from None
 
 
-def _look_through(file: IO[bytes], path: Path) -> None:
+def _check_file(file: IO[bytes], path: Path) -> None:
     """Reject a file that grows when it is loaded; other checks are left to torch."""
     is_zip = file.read(len(_ZIP)) == _ZIP
     file.seek(0)
     if is_zip:
         with zipfile.ZipFile(file) as archive:
-            _refuse_growing(archive, path)
+            _limit_unpacked_size(archive, path)
             for entry in archive.infolist():
                 if entry.filename.lower().endswith("data.pkl"):
-                    _look_through_pickle(archive.read(entry), path)
+                    _check_pickle(archive.read(entry), path)
     elif path.stat().st_size:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             for _ in range(_PICKLES):
-                if not _look_through_pickle(content, path):
+                if not _check_pickle(content, path):
                     break
     file.seek(0)
 
 
-def _refuse_growing(archive: zipfile.ZipFile, path: Path) -> None:
+def _limit_unpacked_size(archive: zipfile.ZipFile, path: Path) -> None:
     entries = archive.infolist()
     compressed = [
         entry.filename
@@ -233,7 +233,7 @@ def _refuse_growing(archive: zipfile.ZipFile, path: Path) -> None:
         )
 
 
-def _look_through_pickle(content: bytes | mmap.mmap, path: Path) -> bool:
+def _check_pickle(content: bytes | mmap.mmap, path: Path) -> bool:
     """Reject calls whose results can far exceed the pickle; return whether it ends properly."""
     steps = _steps(content)
     try:

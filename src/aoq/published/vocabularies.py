@@ -66,7 +66,7 @@ def _read_pickle(path: Path) -> Vocabulary:
     wanted = "expected a pickled Vocabulary with word2idx, idx2word and idx, as VSRN writes it"
     try:
         data = path.read_bytes()
-        _look_through(data)
+        _check_sizes(data)
         content = _Unpickler(data).load()
     except _ForbiddenError as error:
         raise UserError(
@@ -94,7 +94,7 @@ def _read_pickle(path: Path) -> Vocabulary:
     return Vocabulary.from_ids(ids, source=path)
 
 
-def _look_through(data: bytes) -> None:
+def _check_sizes(data: bytes) -> None:
     """Reject content that would need far more memory than the file, without executing it.
 
     pickle allocates a table up to the largest index, and each BUILD copies a state.

@@ -19,7 +19,7 @@ from aoq.disk import require_writable
 from aoq.distributed import alone_in
 from aoq.errors import UserError
 from aoq.features.regions import Boxes, RegionSource
-from aoq.folders import refuse_taken
+from aoq.folders import check_output_folder
 from aoq.manifest import create_manifest
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.index import ENTRIES, INDEX, Index, IndexManifest, TeacherRecord
@@ -273,7 +273,7 @@ def _require_free(folder: Path, *, force: bool) -> None:
         raise UserError(
             f"{folder} exists already; add photos with --add, or make it again with --force."
         )
-    refuse_taken(folder, what="index", force=True)
+    check_output_folder(folder, what="index", force=True)
 
 
 @contextmanager

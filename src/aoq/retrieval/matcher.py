@@ -20,8 +20,8 @@ from aoq.errors import UserError
 from aoq.features.pictures import Picture, Pixels
 from aoq.features.regions import Boxes, PictureReader
 from aoq.parsing import shown
-from aoq.retrieval.answers import Answer, AttentionMap, Hit
 from aoq.retrieval.encoder import QueryEncoder, QueryError, ReadPicture, ReadText
+from aoq.retrieval.hits import Answer, AttentionMap, Hit
 from aoq.retrieval.index import ImageEntry, Index, TextEntry
 from aoq.retrieval.location import existing_index, require_same_round
 from aoq.retrieval.ranking import Candidates, Query, Ranker, Ranking, make_ranker

@@ -17,7 +17,7 @@ from aoq.features.extract import (
     ExtractedPictures,
     extract_pictures,
     hash_readable,
-    tell_left_out,
+    report_left_out,
 )
 from aoq.features.pictures import find_pictures
 from aoq.runs.query_reader import OwnPictures, PictureSource
@@ -69,10 +69,10 @@ def read_photos(folder: Path, source: PictureSource) -> Photos:
     found = find_pictures(folder)
     if isinstance(source, OwnPictures):
         hashes, faults = hash_readable(found.pictures)
-        tell_left_out(faults, found)
+        report_left_out(faults, found)
         return Photos(folder, hashes, source.of_files)
     extraction = extract_pictures(found.pictures, source)
-    tell_left_out(extraction.skipped, found)
+    report_left_out(extraction.skipped, found)
     stored = extraction.stored
     return Photos(
         folder,

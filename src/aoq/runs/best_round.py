@@ -123,7 +123,7 @@ def _require_asked(single: RunDirectory, which: RoundName | None) -> None:
 def _not_comparable(
     settings: Mapping[RoundName, RoundConfig], rounds: Mapping[RoundName, RunDirectory]
 ) -> str:
-    """Why figures of the rounds cannot be compared; empty where they can."""
+    """Say why figures of the rounds cannot be compared; empty where they can."""
     one, two = settings["one"], settings["two"]
     for name in ("select_by", "validation_texts"):
         if getattr(one, name) != getattr(two, name):
@@ -134,7 +134,7 @@ def _not_comparable(
 
 
 def _best_on_dev(run: RunDirectory, settings: RoundConfig) -> float | None:
-    """The figure of the validation that chose the weights: as logged, else as the trainer has it.
+    """Return the figure of the validation that chose the weights: as logged, or the trainer's.
 
     A log that was removed does not make a round worse.
     """

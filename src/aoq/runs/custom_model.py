@@ -40,7 +40,7 @@ def require_model(made: object) -> TrainableModel:
     """Return what a user's function made, if it is a module with the methods of a model."""
     expected = f"expected a torch.nn.Module with {', '.join(_NEEDED[:-1])} and {_NEEDED[-1]}"
     if not isinstance(made, nn.Module):
-        raise UserError(f"make_model returned {shown(made)}, which is no model; {expected}.")
+        raise UserError(f"make_model returned {shown(made)}, which is not a model; {expected}.")
     missing = [name for name in _NEEDED if not callable(getattr(made, name, None))]
     if missing:
         hint = ""
@@ -91,7 +91,7 @@ def _functions_of(classes: set[type[Any]]) -> set[FunctionType]:
 
 
 def _source(kind: type[Any] | FunctionType) -> str:
-    """Source of a class or function without comments and layout; empty if installed or unknown."""
+    """Return the bare source of a class or function; empty if it is installed or unknown."""
     try:
         file = inspect.getfile(kind)
         if kind.__module__.partition(".")[0] == "aoq" or set(_INSTALLED) & set(Path(file).parts):
@@ -105,7 +105,7 @@ def _source(kind: type[Any] | FunctionType) -> str:
     return ast.unparse(tree)
 
 
-def refuse_other_model(run: RunDirectory, model: TrainableModel) -> None:
+def require_same_model(run: RunDirectory, model: TrainableModel) -> None:
     """Refuse to continue with a model that differs in any part from that of the round."""
     changed = _changed_parts(run, model)
     if changed:
@@ -132,7 +132,7 @@ def require_same_structure(run: RunDirectory, model: TrainableModel) -> None:
 
 
 def _changed_parts(run: RunDirectory, model: TrainableModel) -> list[str]:
-    """Parts that differ from the stored hashes; runs of earlier versions have none."""
+    """List the parts that differ from the stored hashes; runs of earlier versions have none."""
     stored = run.read_origin().get("model") or {}
     found = fingerprint_model(model) if stored else {}
     return [name for name in _PARTS if name in stored and stored[name] != found[name]]

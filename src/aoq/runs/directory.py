@@ -89,7 +89,7 @@ class RunDirectory:
         return read_json(self.origin) if self.origin.is_file() else {}
 
     def last_round(self) -> RunDirectory:
-        """This folder if it holds a trained model; of a run of rounds, the last trained one."""
+        """Return this folder if it holds a trained model, else the last trained round in it."""
         rounds = (RunDirectory(self.path / name) for name in ("", ROUND_TWO, ROUND_ONE))
         found = next((each for each in rounds if each.model.is_file()), self)
         return found.require_trained()

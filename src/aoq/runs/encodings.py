@@ -170,7 +170,7 @@ def _make_encodings_folder(folder: Path) -> None:
 
 
 def kept_encodings(run: Path, dataset: PairDataset, *, model_hash: str) -> Path:
-    """Folder for a run's encodings of a data set, whether it exists or not."""
+    """Name the folder for a run's encodings of a data set, whether it exists or not."""
     parent = RunDirectory(run).encodings
     return encodings_folder(parent, model_hash=model_hash, data=dataset.fingerprint)
 

@@ -250,13 +250,13 @@ def _folders_below(root: Path) -> list[Path]:
 
 
 def _is_begun(path: Path) -> bool:
-    """Whether a round was begun in this folder itself, or a model imported to it."""
+    """Return whether a round was begun in this folder itself, or a model imported to it."""
     run = RunDirectory(path)
     return run.events.is_file() or run.origin.is_file()
 
 
 def _last_round(path: Path) -> Path:
-    """The folder itself, or of a folder of rounds the last."""
+    """Return the folder itself, or the last round of a folder of rounds."""
     run = RunDirectory(path)
     if not run.config.is_file():
         raise UserError(
@@ -304,7 +304,7 @@ def _progress(events: Sequence[Event]) -> tuple[Stage, int]:
 def _is_to_mine(
     run: RunDirectory, recipe: Recipe, which: Literal["one", "two"], events: Sequence[Event]
 ) -> bool:
-    """Whether this is the first round of a whole recipe that has yet to mine."""
+    """Return whether this is the first round of a whole recipe that has yet to mine."""
     whole = RunDirectory(run.path.absolute().parent)
     is_mined = whole.candidates.is_file() or any(event["event"] == "mined" for event in events)
     return which == "one" and recipe.mines and whole.config.is_file() and not is_mined
@@ -318,13 +318,13 @@ def _is_best(run: RunDirectory, which: RoundName) -> bool:
 
 
 def _is_under_way(run: RunDirectory) -> bool | None:
-    """Whether the run is locked, or the whole recipe it is a round of, which also mines."""
+    """Return whether the run is locked, or the whole recipe it is a round of, which also mines."""
     locks = [is_locked(folder) for folder in (run.path, run.path.absolute().parent)]
     return True if True in locks else None if None in locks else False
 
 
 def _last(events: Sequence[Event], kind: str, **fields: object) -> int:
-    """Position of the last such event; -1 if there is none."""
+    """Return the position of the last such event; -1 if there is none."""
     wanted = {"event": kind, **fields}
     return max(
         (at for at, event in enumerate(events) if wanted.items() <= event.items()), default=-1
@@ -343,7 +343,7 @@ def _collapsed(events: Sequence[Event]) -> bool:
 
 
 def _test_is_current(events: Sequence[Event]) -> bool:
-    """Whether the weights have not been replaced by better ones since they were judged."""
+    """Return whether the weights have not been replaced by better ones since they were judged."""
     judged = _last(events, "evaluated", split="test")
     return judged < 0 or judged > _last(events, "validation", best=True)
 

@@ -1,8 +1,8 @@
-"""Callbacks: what a round tells a program of yours while it trains.
+"""Callbacks: functions of yours that a round calls while it trains.
 
 The log and TensorBoard are written without any. A callback sends the same figures elsewhere. Only
 the first of several processes calls it. An exception in it ends the round, which continues from
-its last saved state; steps after that state are then told again, with the same numbers.
+its last saved state; steps after that state are then reported again, with the same numbers.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Collectives:
         return self.processes.size == 1
 
     def gather(self, rows: Tensor, total: int) -> Tensor:
-        """The rows of all processes, in order; each has its share of `total`."""
+        """Gather the rows of all processes, in order; each has its share of `total`."""
         if self.is_alone:
             return rows
         longest = -(-total // self.processes.size)
@@ -58,7 +58,7 @@ class Collectives:
         return torch.cat([part[:length] for part, length in zip(gathered, lengths, strict=True)])
 
     def gather_encoding(self, encoding: Encoding, total: int) -> Encoding:
-        """The encodings of all processes, in order; words are padded to the longest text."""
+        """Gather the encodings of all processes, in order; words are padded to the longest text."""
         if self.is_alone:
             return encoding
         vectors, mask = encoding.vectors, encoding.mask
@@ -89,7 +89,7 @@ class Collectives:
             gradient.copy_(part.view_as(gradient))
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean over all processes, without gradients."""
+        """Average a value over all processes, without gradients."""
         if self.is_alone:
             return value.detach()
         mean = self.fabric.all_reduce(value.detach().clone(), reduce_op="mean")
@@ -97,11 +97,11 @@ class Collectives:
         return mean
 
     def any(self, flag: bool) -> bool:
-        """Whether `flag` is set in some process; all get the same answer."""
+        """Return whether `flag` is set in some process; all get the same answer."""
         return bool(self.mean(torch.tensor(float(flag), device=self.fabric.device)) > 0)
 
     def _max(self, value: int) -> int:
-        """The largest value of all processes."""
+        """Return the largest value of all processes."""
         largest = self.fabric.all_reduce(
             torch.tensor(value, device=self.fabric.device), reduce_op="max"
         )

@@ -91,7 +91,7 @@ class RecipeCost:
     memory_bytes: int
 
     def rows(self) -> list[tuple[str, str]]:
-        """Rows of a table for display; stages that the recipe does not have are left out."""
+        """Return the rows of a table for display, without stages that the recipe does not have."""
         costs = {"round one": self.round_one, "mining": self.mining, "round two": self.round_two}
         stages = {name: cost for name, cost in costs.items() if cost is not None}
         total = sum(cost.seconds for cost in stages.values())
@@ -300,7 +300,7 @@ def _stand_in_lists(recipe: Recipe, positives: Positives) -> CandidateLists:
 
 
 def _peak_memory() -> int:
-    """Peak memory of this process; Linux's own figure is not inherited from a parent."""
+    """Return the peak memory of this process; Linux's own figure is not inherited from a parent."""
     status = Path("/proc/self/status")
     if status.is_file():
         return 1024 * int(status.read_text().split("VmHWM:")[1].split()[0])

@@ -137,7 +137,7 @@ def _check_splits(folder: Path) -> Mapping[str, PairDataset]:
     """Check a data set and return its splits, which the check has opened."""
     report = check_dataset(folder)
     report.raise_for_errors()
-    report.tell_of_warnings()
+    report.warn_in_one_line()
     return report.datasets
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+
+from aoq.threads import map_in_order
 
 T = TypeVar("T")
 
@@ -21,16 +22,6 @@ def prefetch(make: Callable[[int], T], steps: Iterable[int], *, ahead: int) -> I
     if not ahead:
         yield from map(make, steps)
         return
-    under_way: deque[Future[T]] = deque()
     # One thread, on one core: the steps need the others.
     with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        try:
-            for step in steps:
-                under_way.append(pool.submit(make, step))
-                if len(under_way) > ahead:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            for future in under_way:
-                future.cancel()
+        yield from map_in_order(pool, make, steps, ahead=ahead)

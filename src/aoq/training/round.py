@@ -150,7 +150,7 @@ class Round:
             progress_bar(self.label, total=total, unit="steps") as self.bar,
         ):
             self.bar(advance=self._steps_done)
-            self._tell_of_start()
+            self._notify_start()
             while not self._is_finished() and self._train_epoch(self.state.epoch, stop):
                 self._end_epoch(stop)
             self._log_early_end()
@@ -161,10 +161,10 @@ class Round:
             )
         if self._gave_up():
             say(f"{self.label}: {self.state.waited} validations without a better one; ends")
-        self._tell_of_end()
+        self._notify_end()
         return self.state
 
-    def _tell_of_start(self) -> None:
+    def _notify_start(self) -> None:
         for callback in self.callbacks:
             callback.on_round_start(
                 RoundStart(
@@ -176,7 +176,7 @@ class Round:
                 )
             )
 
-    def _tell_of_end(self) -> None:
+    def _notify_end(self) -> None:
         state = self.state
         for callback in self.callbacks:
             callback.on_round_end(
@@ -315,7 +315,7 @@ class Round:
             for name, value in terms.items():
                 sums[name] += value
             self.state = replace(self.state, step=step + 1)
-            self._tell_of_step(terms)
+            self._notify_step(terms)
             self._watch_pace(step_seconds, epoch)
             self.bar(title=title, note=_described(terms))
             self._between_steps(stop)
@@ -334,7 +334,7 @@ class Round:
         )
         return True
 
-    def _tell_of_step(self, terms: dict[str, float]) -> None:
+    def _notify_step(self, terms: dict[str, float]) -> None:
         for callback in self.callbacks:
             callback.on_step(
                 StepEnd(
@@ -497,5 +497,5 @@ def _described(terms: dict[str, float]) -> str:
 
 
 def _rounded(choice: ThreadChoice) -> dict[str, float]:
-    """Seconds of a step by the number of threads, for the log."""
+    """Return the seconds of a step by the number of threads, for the log."""
     return {str(number): round(value, 4) for number, value in choice.seconds.items()}

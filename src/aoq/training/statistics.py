@@ -34,7 +34,7 @@ COLLAPSED = (
 
 
 def _has_negative(hinge: str, scores: BatchScores) -> Tensor:
-    """Where the hinge of this name has a negative. (B,), or (B, B) for Eq. 1
+    """Return where the hinge of this name has a negative. (B,), or (B, B) for Eq. 1
 
     Elsewhere it is zero whatever the model does, and its score and weight are stand-ins.
     """
@@ -53,7 +53,7 @@ def _has_negative(hinge: str, scores: BatchScores) -> Tensor:
 
 
 def _online(scores: BatchScores) -> list[tuple[Tensor, Tensor]]:
-    """Scores of the online negatives of images and of texts, and where there is one. (B,) each"""
+    """Return scores of online negatives of images and texts, and where there are any. (B,) each"""
     return [(getattr(scores, name), _has_negative(name, scores)) for name in _ONLINE]
 
 
@@ -103,7 +103,7 @@ class StepStatistics:
         self._values[name].append(values.detach().clone())
 
     def values(self) -> dict[str, Floats]:
-        """The scores by kind (`positive`, `online`, `offline`) and the adaptive `weights`.
+        """Collect the scores by kind (`positive`, `online`, `offline`) and the adaptive `weights`.
 
         A kind holds both directions; kinds that the window does not have are absent.
         """
@@ -198,7 +198,7 @@ class CollapseWatch:
 
 @torch.no_grad()
 def _online_gaps(outcome: Outcome) -> list[Tensor]:
-    """|S_on - S(i, t)| of the anchors of both directions that have a negative."""
+    """Compute |S_on - S(i, t)| of the anchors of both directions that have a negative."""
     if "i2t_online" not in outcome.loss.hinges:
         return []
     positive = outcome.scores.positive

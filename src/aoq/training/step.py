@@ -109,7 +109,7 @@ def _read_batch(
 
 
 def _distinct(roles: list[Ids], device: torch.device) -> tuple[Ids, Tensor]:
-    """Every id once, and where the ids of each role are among them. (roles, b)"""
+    """Return every id once, and where the ids of each role are among them. (roles, b)"""
     ids = np.stack(roles)
     distinct, idx = np.unique(ids, return_inverse=True)
     return distinct, torch.from_numpy(idx.reshape(ids.shape)).to(device)

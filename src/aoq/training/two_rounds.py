@@ -19,7 +19,7 @@ from aoq.disk import require_writable
 from aoq.distributed import ALONE, Processes, alone_in
 from aoq.errors import UserError
 from aoq.evaluation.protocols import first_texts
-from aoq.folders import refuse_taken
+from aoq.folders import check_output_folder
 from aoq.manifest import create_manifest
 from aoq.mining.candidates import CandidateLists
 from aoq.randomness import seed_torch
@@ -33,7 +33,7 @@ from aoq.runs.checkpoint import (
     load_run,
     load_weights,
 )
-from aoq.runs.custom_model import fingerprint_model, refuse_other_model
+from aoq.runs.custom_model import fingerprint_model, require_same_model
 from aoq.runs.directory import ROUND_ONE, ROUND_TWO, ROUNDS, RunDirectory
 from aoq.runs.encodings import ScoredSplit
 from aoq.runs.judge import judge_once, result_on
@@ -68,11 +68,11 @@ def prepare_run(
     """
     run = RunDirectory(path)
     if force and not is_vacant(path):
-        refuse_taken(path, what="run", force=True, sources=reads)
+        check_output_folder(path, what="run", force=True, sources=reads)
         with locked(path):
             remove_folder(path)
     if run.config.is_file():
-        _refuse_other_kind(run, is_round=is_round)
+        _require_same_kind(run, is_round=is_round)
         begun = load_recipe(run.config)
         started, wanted = settings_that_matter(begun), settings_that_matter(recipe)
         other = [name for name in wanted if started[name] != wanted[name]]
@@ -89,11 +89,11 @@ def prepare_run(
         create_manifest(path, "run")
         save_recipe(recipe, run.config)
     else:
-        refuse_taken(path, what="run", force=False)
+        check_output_folder(path, what="run", force=False)
     return run
 
 
-def _refuse_other_kind(run: RunDirectory, *, is_round: bool) -> None:
+def _require_same_kind(run: RunDirectory, *, is_round: bool) -> None:
     """Refuse to mix a round and a whole recipe: opening such a folder would be ambiguous."""
     remedy = "choose another folder, or add --force to start anew."
     has_rounds = any((run.path / name).exists() for name in ROUNDS.values())
@@ -225,7 +225,7 @@ def _settle_origin(
             "choose another folder, or add --force to start anew."
         )
     if own_model is not None:
-        refuse_other_model(run, own_model)
+        require_same_model(run, own_model)
 
 
 def _make_sampler(
@@ -342,7 +342,7 @@ def run_recipe(
 
     `make_model` builds a model of your own, once a round, and `data` may hold anything that it
     reads. `make_optimizer` replaces the optimizer of the settings; the schedule still scales the
-    learning rate of each of its groups. `callbacks` are told of steps and validations. Stages that
+    learning rate of each of its groups. `callbacks` receive steps and validations. Stages that
     the recipe does not need are left out: round one if it names a teacher's lists, round two if it
     is an online baseline. Returns the result of the last round.
     """

@@ -7,7 +7,7 @@ from random import Random
 
 from starlette.exceptions import HTTPException
 
-from aoq.retrieval.answers import Hit
+from aoq.retrieval.hits import Hit
 from aoq.retrieval.index import ImageEntry, Index, TextEntry
 from aoq.storage import hash_parts
 from aoq.types import EntryKind

@@ -77,7 +77,7 @@ class KnownVisitors:
             raise HTTPException(403, "Pages of other sites cannot use this server.")
 
     def _is_foreign(self, request: Request, host: SplitResult) -> bool:
-        """Whether a page of another site sends this request; links to the API may be followed."""
+        """Return whether another site's page sends this request; links to the API are allowed."""
         headers = request.headers
         if request.method in _SAFE_METHODS and headers.get("sec-fetch-dest") == "document":
             return False

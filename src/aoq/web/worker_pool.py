@@ -52,7 +52,7 @@ class WorkerPool:
 
 
 def _use_one_core() -> None:
-    """Threads that each use all cores would wait for each other."""
+    """Use one core, because threads that each use all of them would wait for each other."""
     import torch
 
     torch.set_num_threads(1)

@@ -119,7 +119,7 @@ def test_splits_of_different_width_are_an_error(folder: Path) -> None:
     assert "dev_ims.npy has images of (2, 7)" in check_dataset(folder).errors[0]
 
 
-def test_text_that_is_no_utf8_is_an_error_with_its_line(folder: Path) -> None:
+def test_text_that_is_not_utf8_is_an_error_with_its_line(folder: Path) -> None:
     path = folder / "train_caps.txt"
     path.write_bytes(path.read_bytes().replace(b"number 6", b"number \xe9"))
     assert "train_caps.txt, line 7: byte 0xe9" in check_dataset(folder).errors[0]
@@ -294,7 +294,7 @@ def test_features_are_looked_at_where_the_captions_are_damaged(folder: Path) -> 
     )
 
 
-def test_damaged_captions_and_features_of_one_split_are_both_told(folder: Path) -> None:
+def test_damaged_captions_and_features_of_one_split_are_both_reported(folder: Path) -> None:
     change_captions(folder, "dev", dict.fromkeys(range(15), ""))
     (folder / "dev_ims.npy").write_bytes(b"nothing")
     finding = found(check_dataset(folder), "What does not fit together")
@@ -537,7 +537,7 @@ def test_ids_are_shown_as_they_are_whatever_the_folder_is_called(
     assert "metadata/a.jpg#0 of train.json" in capsys.readouterr().out
 
 
-def test_a_changed_file_is_told_and_ends_the_command(
+def test_a_changed_file_is_reported_and_ends_the_command(
     built: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listing = built / "test.json"

@@ -85,7 +85,7 @@ def test_equal_captions_of_others_hide_no_near_one() -> None:
         assert partners[2] in {0, 1, 3}
 
 
-def test_captions_of_one_owner_are_no_partners() -> None:
+def test_captions_of_one_owner_are_not_partners() -> None:
     assert WordSets(["a dog"] * 3).partners(np.zeros(3, np.int64)).tolist() == [-1] * 3
 
 
@@ -140,5 +140,5 @@ def mean_regions(pictures: list[Path]) -> Vectors:
     return np.stack([rows.mean(axis=0, dtype=np.float32) for rows in regions])
 
 
-def test_features_that_are_all_the_same_are_no_copies() -> None:
+def test_features_that_are_all_equal_are_not_copies() -> None:
     assert look_alikes(np.ones((70, 80), np.float32), np.ones((70, 80), np.float32)) == []

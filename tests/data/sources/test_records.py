@@ -289,7 +289,7 @@ def test_copies_of_a_picture_are_shared_out_together(pictures: Path) -> None:
     assert {settled[name] for name in ("9.jpg", "19.jpg", "29.jpg", "39.jpg")} == {"dev"}
 
 
-def test_hidden_files_are_no_pictures_without_captions(
+def test_hidden_files_are_not_pictures_without_captions(
     pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What `aoq extract` does not look at is not missed either."""

@@ -34,7 +34,7 @@ def test_two_runs_are_compared_with_ticks_and_ranks(visit, caption, ask):
     expect(page.locator(".column-top").first).to_contain_text(f"first correct at rank {rank}")
 
 
-def test_a_correct_answer_beyond_those_that_are_shown_is_told_by_its_rank(visit, ask):
+def test_a_correct_answer_beyond_the_shown_ones_is_named_by_its_rank(visit, ask):
     def rank_of(number: int) -> int:
         hits = ask("images", VSRN, text_number=number, top=100)["hits"]
         return next((place for place, hit in enumerate(hits, 1) if hit["correct"]), 0)
@@ -46,7 +46,7 @@ def test_a_correct_answer_beyond_those_that_are_shown_is_told_by_its_rank(visit,
     expect(page.locator(".column").first.locator(".tick")).to_have_count(0)
 
 
-def test_entries_that_share_an_id_are_told_apart(visit, caption, ask):
+def test_entries_that_share_an_id_are_distinguished(visit, caption, ask):
     def rename(route) -> None:
         answer = route.fetch().json()
         for hit in answer["hits"]:
@@ -151,7 +151,7 @@ def with_photos(browser, photos) -> Iterator[Visit]:
         yield visit
 
 
-def test_photos_of_two_folders_with_the_same_name_are_told_apart(with_photos, photos):
+def test_photos_of_two_folders_with_the_same_name_are_distinguished(with_photos, photos):
     _, first, second = photos
     page = with_photos.open("compare", VSRN, image=first)
     link = page.locator(".column").nth(1).locator("a").first

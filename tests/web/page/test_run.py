@@ -81,7 +81,7 @@ def test_a_run_shows_curves_results_and_settings(visit, ask):
     expect(page.locator(".chart")).to_have_count(3)
     points = sum(len(one["epochs"]) for one in rounds)
     expect(page.locator(".chart").first.locator("circle, rect")).to_have_count(points)
-    page.get_by_text("The same as a table").click()
+    page.get_by_text("As a table").click()
     expect(page.locator("details tbody tr")).to_have_count(points)
     answer = ask("results", VSRN)
     rsum = page.locator(".wide-table").first.locator("tbody tr").first.locator("td").last

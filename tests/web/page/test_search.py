@@ -172,7 +172,7 @@ def test_a_photo_can_be_dropped_and_pasted(visit, way):
     expect(page.locator(".rows li a")).to_have_count(12)
 
 
-def test_a_file_that_is_no_picture_is_refused_with_a_sentence(visit, tmp_path):
+def test_a_file_that_is_not_a_picture_is_refused_with_a_sentence(visit, tmp_path):
     visit.expected.add(422)
     notes = tmp_path / "notes.jpg"
     notes.write_text("no picture")

@@ -95,7 +95,7 @@ class Report:
     def raise_for_errors(self) -> None:
         raise_problems(self.errors)
 
-    def tell_of_warnings(self) -> None:
+    def warn_in_one_line(self) -> None:
         """Warn in one line that there are warnings; `aoq data check` prints them in full."""
         count = len(self.warnings)
         if count:

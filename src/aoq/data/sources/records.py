@@ -106,7 +106,11 @@ def read_records(
     paths = {image: pictures / file for file, image in image_of.items() if image in images}
     if skipped is not None:
         images = _usable(
-            images, paths, pictures=pictures, there=there if need_pictures else None, told=skipped
+            images,
+            paths,
+            pictures=pictures,
+            there=there if need_pictures else None,
+            reasons=skipped,
         )
         paths = {image: path for image, path in paths.items() if image in images}
     split_of = settle_splits(claims, problems)
@@ -210,14 +214,14 @@ def _usable(
     *,
     pictures: Path,
     there: Names | None,
-    told: list[str],
+    reasons: list[str],
 ) -> dict[str, list[Entry]]:
     """Return the images whose picture exists, each with its non-empty captions."""
     found: dict[str, list[Entry]] = {}
     for name, entries in images.items():
-        told += _empty_captions(name, entries)
+        reasons += _empty_captions(name, entries)
         faults = _picture_problems(name, entries, paths, pictures=pictures, there=there)
-        told += faults
+        reasons += faults
         worded = [entry for entry in entries if entry.caption]
         if worded and not faults:
             found[name] = worded

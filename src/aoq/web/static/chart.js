@@ -4,7 +4,7 @@
  */
 
 import { h, s } from "./dom.js";
-import { countOf } from "./parts.js";
+import { countOf } from "./elements.js";
 
 const WIDTH = 360;
 const HEIGHT = 220;

@@ -8,7 +8,7 @@
 import { address, parsed } from "./address.js";
 import { busy, get } from "./api.js";
 import { h, icon } from "./dom.js";
-import { failure, heading, state } from "./parts.js";
+import { failure, heading, state } from "./elements.js";
 import { forRun } from "./queries.js";
 import * as compare from "./views/compare.js";
 import * as negatives from "./views/negatives.js";

@@ -4,7 +4,7 @@
 
 import { arrowKeys, h, icon } from "./dom.js";
 import { ofRun } from "./api.js";
-import { load, photo, waitingCards, waitingRows } from "./parts.js";
+import { load, photo, waitingCards, waitingRows } from "./elements.js";
 import { sampleOf } from "./queries.js";
 
 const SHOWN = { image: 24, text: 16 };

@@ -17,7 +17,7 @@ import {
   unknownWords,
   waitingCards,
   waitingRows,
-} from "../parts.js";
+} from "../elements.js";
 import { pick } from "../picker.js";
 import {
   entryIn,

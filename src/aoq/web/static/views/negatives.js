@@ -16,7 +16,7 @@ import {
   state,
   waitingCards,
   waitingRows,
-} from "../parts.js";
+} from "../elements.js";
 import { pick, randomSeed } from "../picker.js";
 import { sampleOf } from "../queries.js";
 

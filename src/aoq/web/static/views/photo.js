@@ -5,7 +5,7 @@
 import { address, number } from "../address.js";
 import { attention } from "../attention.js";
 import { h, icon } from "../dom.js";
-import { heading, load, photo, photoGrid, prose, state, waitingCards } from "../parts.js";
+import { heading, load, photo, photoGrid, prose, state, waitingCards } from "../elements.js";
 import { pick, randomSeed } from "../picker.js";
 import { attentionFor, forRun, photoWithCaptions, sampleOf, uploadedFile } from "../queries.js";
 import { uploadedPicture } from "../uploaded.js";

@@ -13,7 +13,7 @@ import {
   summary,
   unknownWords,
   waitingCards,
-} from "../parts.js";
+} from "../elements.js";
 import { randomSeed } from "../picker.js";
 import { imagesFor, sampleOf } from "../queries.js";
 

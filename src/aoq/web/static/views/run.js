@@ -5,7 +5,7 @@
 import { get, ofRun } from "../api.js";
 import { chart, legend } from "../chart.js";
 import { h, icon } from "../dom.js";
-import { countOf, heading, load } from "../parts.js";
+import { countOf, heading, load } from "../elements.js";
 
 // Key in the results, heading, group, digits, and whether higher is better.
 const COLUMNS = [
@@ -231,7 +231,7 @@ function drawnCurves(rounds) {
     h("p", { class: "lead" }, "On the dev split after each epoch."),
     legend(trained.map((round) => spoken(round.name))),
     h("div", { class: "charts" }, ...panels.map(([name, lines]) => chart(name, lines))),
-    h("details", { class: "origin" }, h("summary", {}, "The same as a table"), epochTable(trained)),
+    h("details", { class: "origin" }, h("summary", {}, "As a table"), epochTable(trained)),
   ];
 }
 

@@ -14,7 +14,7 @@ import {
   state,
   summary,
   waitingRows,
-} from "../parts.js";
+} from "../elements.js";
 import { pick } from "../picker.js";
 import { keepUpload, photoOf, textsFor, uploadedFile } from "../queries.js";
 import { uploadedPicture } from "../uploaded.js";

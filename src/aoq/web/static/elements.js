@@ -1,5 +1,5 @@
 /**
- * Parts that several views share: states, score bars, cards of photos, rows of sentences.
+ * Elements that several views share: states, score bars, cards of photos, rows of sentences.
  */
 
 import { announce, arrowKeys, h, icon } from "./dom.js";

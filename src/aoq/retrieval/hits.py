@@ -1,4 +1,4 @@
-"""What a matcher answers: hits, and maps of attention."""
+"""Hits: what a matcher finds, and where the words of a text attend."""
 
 from __future__ import annotations
 
