@@ -32,7 +32,7 @@ ModelName = Literal["vsrn", "scan", "bfan", "vse", "bow", "cca", "towers", "own"
 Learning = Literal["heads", "top", "lora", "full"]
 Pooling = Literal["own", "cls", "mean", "generalised"]
 HeadKind = Literal["none", "linear", "residual"]
-TowerPrecision = Literal["float32", "bfloat16"]
+TowerPrecision = Literal["auto", "float32", "bfloat16"]
 Direction = Literal["t2i", "i2t"]
 RawNorm = Literal[
     "clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "softmax", "clipped", "no_norm"
@@ -156,8 +156,9 @@ class ModelConfig:
     "towers, bow: dropout of a residual head."
     prompt: str = "{}"
     "towers: what a text is put into before it is read, such as 'a photo of {}'."
-    image_precision: TowerPrecision = "float32"
-    "towers: precision of the frozen image tower; bfloat16 is faster where it is native."
+    image_precision: TowerPrecision = "auto"
+    """towers: precision of the frozen image tower: float32, bfloat16 (faster where it is native), or
+    auto: that of the data set's own vectors if this tower made them, else float32."""
 
     def __post_init__(self) -> None:
         settle_types(self)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aoq.config import ModelConfig, TowerPrecision
 from aoq.data.build import build_dataset
 from aoq.data.dataset import ImagesOnDemand
 from aoq.data.inputs import Inputs
@@ -17,6 +18,7 @@ from aoq.features.outputs import Output
 from aoq.features.pictures import decode
 from aoq.features.regions import RegionSource
 from aoq.features.text_models import TextSource
+from aoq.models import find_inputs
 from tests.conftest import write_precomp
 from tests.retrieval.conftest import photo_records
 from tests.towers import SIDE, TinyModels
@@ -102,3 +104,28 @@ def test_inputs_are_read_back(towers: TinyModels) -> None:
     for damaged in ({"images": 3, "texts": None}, {"images": {}, "texts": None}):
         with pytest.raises(UserError):
             Inputs.from_dict(damaged)
+
+
+@pytest.mark.parametrize(
+    ("kept", "wanted", "read"),
+    [
+        ("cls-bfloat16", "auto", "cls-bfloat16"),
+        ("cls-bfloat16", "float32", "cls"),
+        ("cls", "bfloat16", "cls-bfloat16"),
+        ("pooled-bfloat16", "auto", "cls"),
+    ],
+)
+def test_vectors_of_the_tower_are_used_in_the_precision_they_have(
+    towers: TinyModels, kept: str, wanted: TowerPrecision, read: str
+) -> None:
+    config = ModelConfig(
+        name="towers",
+        image=str(towers.vit),
+        text=str(towers.bert),
+        image_pooling="cls",
+        image_precision=wanted,
+    )
+    images = find_inputs(config, images_by(towers.vit, kept).images).images
+    assert images is not None
+    assert images.output == read
+    assert images.load().id == images.id

@@ -20,6 +20,7 @@ from transformers import AutoImageProcessor, AutoModel
 from aoq.errors import UserError
 from aoq.features.backbones import Backbone
 from aoq.features.efficientnet import EfficientNetLite, load_network
+from aoq.features.outputs import Output
 from aoq.features.pictures import Pixels, decode
 from aoq.features.vision_models import VisionModel, as_map
 from tests.features.cases import gradient
@@ -192,3 +193,12 @@ def test_missing_packages_are_named_with_what_to_install(
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match=rf'{package}.*pip install "aoq\[extract\]"'):
         use()
+
+
+def test_features_in_another_precision_are_kept_apart(tiny_models: Path) -> None:
+    names = {
+        VisionModel(str(tiny_models / "vit"), Output(kind, precision=precision)).id
+        for kind in ("patches", "pooled")
+        for precision in ("float32", "bfloat16")
+    }
+    assert len(names) == 4

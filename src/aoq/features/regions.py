@@ -10,7 +10,7 @@ the picture's width and height, so that they are valid at any display size.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isqrt
 from pathlib import Path
 from threading import Barrier
@@ -95,6 +95,13 @@ class RegionSource:
                 f"expected {self.id}; restore its weights, or build the data set again."
             )
         return backbone
+
+    def differs_in_precision(self, other: RegionSource) -> bool:
+        """Return whether two sources are the same, except for the precision of the network."""
+        precision = Output.parse(other.output).precision
+        output = str(replace(Output.parse(self.output), precision=precision))
+        other_id = self.id.removesuffix(self.output) + output
+        return self != other and replace(self, id=other_id, output=output) == other
 
     @property
     def is_grid(self) -> bool:

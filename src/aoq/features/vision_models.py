@@ -109,7 +109,7 @@ def in_precision(output: Output) -> AbstractContextManager[Any]:
 
 
 def _kind(output: Output) -> str:
-    return f"{GRID}x{GRID}" if output.kind == "patches" else str(output)
+    return str(output).replace("patches", f"{GRID}x{GRID}")
 
 
 def _grid_of(seen: Tensor) -> Regions:

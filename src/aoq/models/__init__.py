@@ -10,6 +10,7 @@ from typing import Protocol
 from aoq.config import ModelConfig, ModelName
 from aoq.data.inputs import Inputs
 from aoq.errors import UserError
+from aoq.features.regions import RegionSource
 from aoq.models.bfan import BFAN
 from aoq.models.bow import BOW
 from aoq.models.cca import CCA
@@ -56,10 +57,13 @@ def build_model(
     )
 
 
-def find_inputs(config: ModelConfig) -> Inputs:
-    """Return the frozen networks by which a model reads images and texts, if it has any."""
+def find_inputs(config: ModelConfig, kept: RegionSource | None = None) -> Inputs:
+    """Return the frozen networks by which a model reads images and texts, if it has any.
+
+    `kept` is how the features of the data set were made.
+    """
     if config.name == "towers":
-        return tower_inputs(config)
+        return tower_inputs(config, kept)
     return Inputs() if config.words == "gru" else Inputs(texts=word_states(config.words))
 
 

@@ -20,7 +20,7 @@ from aoq.config import ModelConfig, Pooling
 from aoq.data.inputs import Inputs
 from aoq.errors import UserError, require_packages
 from aoq.features.blocks import FromBlock, require_blocks, vector_of
-from aoq.features.outputs import Output, OutputKind
+from aoq.features.outputs import Output, OutputKind, TowerPrecision
 from aoq.features.pretrained import TEXT, VISION, Half, Role, load_half, load_processor
 from aoq.features.regions import RegionSource
 from aoq.features.text_models import TextSource, own_reading
@@ -65,7 +65,8 @@ class TowerPlan:
     @property
     def frozen(self) -> Output:
         """What is computed once and kept: the output of what does not learn."""
-        precision = self.config.image_precision if self.half == "vision" else "float32"
+        is_low = self.half == "vision" and self.config.image_precision == "bfloat16"
+        precision: TowerPrecision = "bfloat16" if is_low else "float32"
         if self.learning is None:
             return Output("input")
         if not self.learning and self.pooling != "generalised":
@@ -76,16 +77,22 @@ class TowerPlan:
         return Output("states", blocks - self.learning, precision)
 
 
-def tower_inputs(config: ModelConfig) -> Inputs:
-    """Return what is frozen of the towers of a model, by which all photos and texts are read."""
+def tower_inputs(config: ModelConfig, kept: RegionSource | None = None) -> Inputs:
+    """Return what is frozen of the towers of a model, by which all photos and texts are read.
+
+    `kept` is how a data set's own features were made; they are used where the precision may be any.
+    """
     if not config.image:
         raise UserError(
             "model.image names no image tower; name a vision model or a dual encoder of "
             "transformers, on its hub or in a folder, with --model.image."
         )
     vision, text = TowerPlan.of(config, "vision"), TowerPlan.of(config, "text")
+    images = RegionSource.of_backbone(vision.name, output=vision.frozen)
+    if kept is not None and config.image_precision == "auto" and images.differs_in_precision(kept):
+        images = kept
     return Inputs(
-        RegionSource.of_backbone(vision.name, output=vision.frozen),
+        images,
         TextSource.of_tower(text.name, text.frozen, prompt=config.prompt),
     )
 

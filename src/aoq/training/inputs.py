@@ -96,7 +96,7 @@ def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData
     for split in ("train", "dev"):
         if split not in splits:
             open_dataset(folder, split)  # says what the folder holds instead
-    inputs = find_inputs(recipe.model)
+    inputs = find_inputs(recipe.model, splits["train"].source)
     splits = {split: inputs.view(dataset) for split, dataset in splits.items()}
     if inputs.texts is not None:
         return _with_tower(splits, inputs, device=device)
