@@ -157,8 +157,8 @@ class ModelConfig:
     prompt: str = "{}"
     "towers: what a text is put into before it is read, such as 'a photo of {}'."
     image_precision: TowerPrecision = "auto"
-    """towers: precision of the frozen image tower: float32, bfloat16 (faster where it is native), or
-    auto: that of the data set's own vectors if this tower made them, else float32."""
+    """towers: precision of the frozen image tower: float32, bfloat16 (faster where it is native),
+    or auto: that of the data set's own vectors if this tower made them, else float32."""
 
     def __post_init__(self) -> None:
         settle_types(self)
