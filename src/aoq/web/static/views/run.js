@@ -159,48 +159,35 @@ function metricTable(rows) {
       typeof row[column[0]] === "number" ? row[column[0]].toFixed(column[3]) : "–",
       interval(row.intervals?.[column[0]], column[3]),
     );
+  const groupHeads = groups.map((group) => {
+    const columns = present.filter(([, , own]) => own === group).length;
+    return h("th", { colspan: columns, scope: "colgroup" }, group);
+  });
+  return wideTable(
+    "Table of results",
+    [
+      h("tr", {}, h("td"), ...groupHeads),
+      headRow("run and split", ...present.map(([, name]) => name)),
+    ],
+    rows.map(([name, row]) => bodyRow(name, ...present.map((column) => cell(row, column)))),
+  );
+}
+
+/** A table that scrolls sideways by itself, also by keyboard. */
+function wideTable(label, heads, rows) {
   return h(
     "div",
-    { class: "wide-table", tabindex: 0, role: "region", "aria-label": "Table of results" },
-    h(
-      "table",
-      {},
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          h("td"),
-          ...groups.map((group) =>
-            h(
-              "th",
-              { colspan: present.filter(([, , own]) => own === group).length, scope: "colgroup" },
-              group,
-            ),
-          ),
-        ),
-        h(
-          "tr",
-          {},
-          h("th", { scope: "col" }, "run and split"),
-          ...present.map(([, name]) => h("th", { scope: "col" }, name)),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        ...rows.map(([name, row]) =>
-          h(
-            "tr",
-            {},
-            h("th", { scope: "row" }, name),
-            ...present.map((column) => cell(row, column)),
-          ),
-        ),
-      ),
-    ),
+    { class: "wide-table", tabindex: 0, role: "region", "aria-label": label },
+    h("table", {}, h("thead", {}, ...heads), h("tbody", {}, ...rows)),
   );
+}
+
+function headRow(...names) {
+  return h("tr", {}, ...names.map((name) => h("th", { scope: "col" }, name)));
+}
+
+function bodyRow(name, ...cells) {
+  return h("tr", {}, h("th", { scope: "row" }, name), ...cells);
 }
 
 function drawnCurves(rounds) {
@@ -244,36 +231,13 @@ function epochTable(rounds) {
   const keys = [...PANELS.map(([key]) => key), "loss"];
   const number = (value) => (typeof value === "number" ? value.toFixed(1) : "–");
   const rows = rounds.flatMap((round) =>
-    round.epochs.map((epoch) =>
-      h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, spoken(round.name)),
-        h("td", {}, String(epoch.epoch)),
-        ...keys.map((key) => h("td", {}, number(epoch[key]))),
-      ),
-    ),
+    round.epochs.map((epoch) => {
+      const figures = [String(epoch.epoch), ...keys.map((key) => number(epoch[key]))];
+      return bodyRow(spoken(round.name), ...figures.map((figure) => h("td", {}, figure)));
+    }),
   );
-  return h(
-    "div",
-    { class: "wide-table", tabindex: 0, role: "region", "aria-label": "Figures of each epoch" },
-    h(
-      "table",
-      {},
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          ...["round", "epoch", "rsum", "sentences R@1", "photos R@1", "loss"].map((name) =>
-            h("th", { scope: "col" }, name),
-          ),
-        ),
-      ),
-      h("tbody", {}, ...rows),
-    ),
-  );
+  const heads = headRow("round", "epoch", "rsum", "sentences R@1", "photos R@1", "loss");
+  return wideTable("Figures of each epoch", [heads], rows);
 }
 
 function settingsTable(settings) {
