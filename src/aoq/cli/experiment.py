@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from aoq.cli.base import Count, Flag, app, command, next_steps, print_table
+from aoq.cli.base import (
+    Count,
+    Flag,
+    app,
+    command,
+    console_for,
+    natural_width,
+    next_steps,
+    print_table,
+)
 from aoq.errors import UserError, require_packages
 
 if TYPE_CHECKING:
@@ -182,12 +191,10 @@ class Experiment:
         page = report.write(folder)
         title, reference = report.description, report.reference
         shown = terminal_tables(report.shown, title=title, reference=reference)
-        Console(highlight=False).print(*shown, *tables)
+        Console(highlight=False).print(*shown, *tables, crop=False)
         say(f"the report: {page}")
 
     def _print_grid(self) -> None:
-        from rich.console import Console
-
         from aoq.experiments.plan import plan_grid
         from aoq.experiments.results import chosen_rows, grid_table, read_results
 
@@ -200,4 +207,9 @@ class Experiment:
             rows=self.rows,
             chosen=chosen_rows(definition, lines),
         )
-        Console(highlight=False).print(grid_table(definition, runs, lines))
+        table = grid_table(definition, runs, lines)
+        console = console_for(table)
+        narrow = natural_width(table) > console.width
+        if narrow:
+            table = grid_table(definition, runs, lines, narrow=True)
+        console.print(table, crop=False)

@@ -81,6 +81,11 @@ def numbered_names(names: Iterable[str]) -> Group:
     return Group(*(Text(line, no_wrap=True, overflow="ignore") for line in lines))
 
 
+def longest_word(labels: Iterable[str]) -> int:
+    """Return the width that breaks no word of a column."""
+    return max((len(word) for label in labels for word in label.split()), default=0)
+
+
 def is_ensemble(line: Mapping[str, Any]) -> bool:
     """Return whether a line of results.jsonl describes an ensemble."""
     return "+" in str(line.get("model"))

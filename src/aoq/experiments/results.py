@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aoq import __version__
-from aoq.evaluation.tables import METRICS
+from aoq.evaluation.tables import METRICS, longest_word
 from aoq.experiments.definition import Definition
 from aoq.experiments.plan import GridRun, plan_grid
 from aoq.progress import warn
@@ -181,8 +181,13 @@ def machine() -> dict[str, Any]:
     }
 
 
-def grid_table(definition: Definition, runs: Sequence[GridRun], lines: Results) -> Table:
-    """List rows, their recipes and rsum by seed: on test, or on dev if no row has test."""
+def grid_table(
+    definition: Definition, runs: Sequence[GridRun], lines: Results, *, narrow: bool = False
+) -> Table:
+    """List rows, their recipes and rsum by seed: on test, or on dev if no row has test.
+
+    A narrow table has each change of a recipe on a line of its own, so that no name is broken.
+    """
     listed = {run.key: run for run in runs if run.is_row}
     seeds = list(dict.fromkeys(seed for _, seed in listed))
     split = judged_split(lines[key] for key in listed if key in lines)
@@ -194,13 +199,14 @@ def grid_table(definition: Definition, runs: Sequence[GridRun], lines: Results) 
         caption_justify="left",
         box=SIMPLE_HEAD,
     )
-    table.add_column("row", overflow="fold")
-    table.add_column("recipe", overflow="fold")
+    table.add_column("row", min_width=longest_word(label for label, _ in listed))
+    table.add_column("recipe", no_wrap=True)
     for seed in seeds:
         table.add_column(f"seed {seed}", justify="right", no_wrap=True)
     for label in dict.fromkeys(label for label, _ in listed):
         values = [_listed(listed.get((label, seed)), lines, split) for seed in seeds]
-        table.add_row(Text(label), Text(definition.row(label).recipe), *values)
+        recipe = definition.row(label).recipe
+        table.add_row(Text(label), Text(recipe.replace("+", "\n+") if narrow else recipe), *values)
     return table
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from aoq.evaluation.bootstrap import Interval
 from aoq.evaluation.metrics import PAPER_FIGURES
 from aoq.evaluation.seeds import Spread
-from aoq.evaluation.tables import COLUMNS
+from aoq.evaluation.tables import COLUMNS, longest_word
 from aoq.experiments.rows import Gain, ResultRow, groups_of
 
 HEADINGS = tuple(heading for heading, name, *_ in COLUMNS if name in PAPER_FIGURES)
@@ -203,11 +203,11 @@ def terminal_tables(
     seeds = ["seeds"] if has_seeds(rows) else []
     last = [f"{reference.name}'s"] if reference.covers(rows) else []
     deviations = "± over seeds, " if seeds else ""
-    figures = _table(title)
+    figures = _table(title, rows)
     figures.caption = Text("\n".join(notes_of(rows, reference)))
     for heading in (*HEADINGS, *seeds):
         figures.add_column(heading, justify="right")
-    compared = _table(f"rsum: {deviations}[95 % interval] over queries")
+    compared = _table(f"rsum: {deviations}[95 % interval] over queries", rows)
     for heading in ("rsum", "more than the first of the group", *last):
         compared.add_column(heading, justify="right", no_wrap=True)
     for group in shown_groups(rows, reference):
@@ -224,7 +224,7 @@ def terminal_tables(
     return [figures, compared] if compared.rows else [figures]
 
 
-def _table(title: str) -> Table:
+def _table(title: str, rows: Sequence[ResultRow]) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -232,5 +232,5 @@ def _table(title: str) -> Table:
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("", overflow="fold")
+    table.add_column("", min_width=longest_word(row.label for row in rows))
     return table
