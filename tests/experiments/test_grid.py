@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -15,11 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from aoq.data.splits import open_dataset
 from aoq.evaluation.tables import METRICS
 from aoq.experiments.definition import load_definition
-from aoq.experiments.results import ranks_beside, read_results
+from aoq.experiments.plan import plan_grid
+from aoq.experiments.results import grid_table, ranks_beside, read_results
 from aoq.recipes import save_recipe
 from aoq.runs.directory import RunDirectory
 from aoq.runs.judge import stored_result
@@ -462,3 +465,13 @@ def test_unknown_experiments_and_missing_data_are_refused(whole):
     assert_refused(aoq("experiment", "scenes-table1"), "add --data FOLDER", "aoq data build scenes")
     refused = aoq("experiment", definition, "--data", out / "nowhere", "--out", out)
     assert_refused(refused, "nowhere")
+
+
+def test_a_narrow_list_breaks_no_name():
+    definition = load_definition("scenes-table1")
+    runs = plan_grid(definition, out=Path())
+    console = Console(width=40, record=True, file=io.StringIO())
+    console.print(grid_table(definition, runs, {}, narrow=True), crop=False)
+    words = console.export_text().split()
+    assert {"AdapOffQuin", "scenes-tiny", "+adap-off-quin"} <= set(words)
+    assert not any("…" in word for word in words)
