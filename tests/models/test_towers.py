@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from aoq.config import Learning, ModelConfig
 from aoq.data.collate import pad_texts
@@ -229,3 +230,40 @@ def test_pixels_are_read_as_the_network_reads_files(towers: TinyModels, tmp_path
         expected = network.get_image_features(**ready)
     expected = getattr(expected, "pooler_output", expected)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("learn", ["top", "lora", "full"])
+def test_blocks_computed_twice_give_the_same_gradients(towers: TinyModels, learn: Learning) -> None:
+    """BERT and ViT have dropout, which is drawn alike the second time."""
+    gradients, computed = [], []
+    for twice in (False, True):
+        torch.manual_seed(0)
+        config = config_of(*names, learn=learn, checkpoint_blocks=twice)
+        model, inputs = build(config)
+        images, texts = read_photos(inputs), read_texts(inputs)
+        model.fit_inputs(images, texts)
+        calls = 0
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        for trunk in (model.image_trunk, model.text_trunk):
+            assert trunk is not None
+            blocks = [
+                each for each in trunk.modules() if isinstance(each, GradientCheckpointingLayer)
+            ]
+            assert blocks
+            for block in blocks:
+                # The first part of each block that learns; a block itself is called once.
+                next(each for each in block.modules() if each is not block).register_forward_hook(
+                    count
+                )
+        torch.manual_seed(1)
+        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+        forward = calls
+        torch.nn.functional.cross_entropy(20 * scores, torch.arange(3)).backward()
+        computed.append(calls / forward)
+        gradients.append({name: weight.grad for name, weight in model.named_parameters()})
+    assert computed == [1, 2]
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
