@@ -49,6 +49,19 @@ def test_a_block_holds_just_the_pairs_inside_it(case, data):
     }
 
 
+@given(relations(), st.data())
+def test_the_pairs_among_some_images_and_texts_are_those_of_the_relation(case, data):
+    _, positives = case
+
+    def some(count):
+        ids = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=9))
+        return np.array(ids)
+
+    images, texts = some(positives.n_images), some(positives.n_texts)
+    expected = positives.contains(images[:, None], texts[None, :])
+    np.testing.assert_array_equal(positives.among(images, texts), expected)
+
+
 def test_pairs_outside_the_data_set_are_refused():
     with pytest.raises(UserError, match="outside"):
         Positives.from_pairs([(0, 5)], n_images=2, n_texts=5)

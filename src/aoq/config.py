@@ -144,6 +144,9 @@ class ModelConfig:
     "towers: the same of the text tower."
     lora_rank: int = 8
     "towers, lora: rank of the adapters."
+    checkpoint_blocks: bool = False
+    """towers: blocks that learn keep their inputs only, and compute the rest again for the backward
+    pass: less memory, a third more time, the same gradients."""
     image_pooling: Pooling = "own"
     "towers: own (the tower's pooler and projection), cls, mean, generalised (as VSE-infinity)."
     text_pooling: Pooling = "own"
@@ -235,7 +238,8 @@ SHARES = (
 )
 TOWER_NAMES = frozenset({"words", "image", "text"})
 TOWER_SETTINGS = TOWER_NAMES | {
-    *("learn", "image_blocks", "text_blocks", "lora_rank", "image_pooling", "text_pooling"),
+    *("learn", "image_blocks", "text_blocks", "lora_rank", "checkpoint_blocks"),
+    *("image_pooling", "text_pooling"),
     *("head", "head_width", "head_dropout", "prompt", "image_precision"),
 }
 # Settings that runs of earlier versions know nothing of.

@@ -151,20 +151,20 @@ class Positives:
     def among(self, image_ids: Ids, text_ids: Ids) -> Bools:
         """Return which of some images and some texts belong together. (images, texts)
 
-        The few texts of these images are looked up, not every combination: a batch does this at
+        The few images of these texts are looked up, not every combination: a batch does this at
         each step.
 
         >>> positives = Positives.from_pairs([(0, 0), (1, 1), (1, 2)], n_images=2, n_texts=3)
         >>> positives.among(np.array([1]), np.array([2, 0, 2])).tolist()
         [[True, False, True]]
         """
-        rows, texts = self.of_images(image_ids).pairs.T
-        distinct, columns = np.unique(text_ids, return_inverse=True)
-        places = np.searchsorted(distinct, texts).clip(max=len(distinct) - 1)
-        hit = distinct[places] == texts
-        found = np.zeros((len(image_ids), len(distinct)), dtype=bool)
-        found[rows[hit], places[hit]] = True
-        return found[:, columns]
+        columns, images = self.swapped.of_images(text_ids).pairs.T
+        distinct, rows = np.unique(image_ids, return_inverse=True)
+        places = np.searchsorted(distinct, images).clip(max=len(distinct) - 1)
+        hit = distinct[places] == images
+        found = np.zeros((len(distinct), len(text_ids)), dtype=bool)
+        found[places[hit], columns[hit]] = True
+        return found[rows]
 
     def of_images(self, image_ids: Ids) -> Positives:
         """Return the relation of some images only, numbered in this order."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from aoq.config import Learning, ModelConfig
 from aoq.data.collate import pad_texts
@@ -19,6 +20,7 @@ from aoq.features.pictures import decode
 from aoq.models import build_model, find_inputs
 from aoq.models.towers import Towers
 from aoq.runs.checkpoint import load_weights, save_weights
+from aoq.training.collectives import start_fabric
 from aoq.types import Texts
 from tests.towers import SENTENCES, SIDE, TinyModels
 
@@ -229,3 +231,62 @@ def test_pixels_are_read_as_the_network_reads_files(towers: TinyModels, tmp_path
         expected = network.get_image_features(**ready)
     expected = getattr(expected, "pooler_output", expected)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("learn", ["top", "lora", "full"])
+@pytest.mark.parametrize("is_dual", [True, False])
+def test_blocks_computed_twice_give_the_same_gradients(
+    towers: TinyModels, learn: Learning, is_dual: bool
+) -> None:
+    """BERT and ViT have dropout, which is drawn alike the second time."""
+    names = (towers.clip,) if is_dual else (towers.vit, towers.bert)
+    gradients, computed = [], []
+    for twice in (False, True):
+        torch.manual_seed(0)
+        config = config_of(*names, learn=learn, checkpoint_blocks=twice)
+        model, inputs = build(config)
+        images, texts = read_photos(inputs), read_texts(inputs)
+        model.fit_inputs(images, texts)
+        calls = 0
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        for trunk in (model.image_trunk, model.text_trunk):
+            assert trunk is not None
+            blocks = [
+                each for each in trunk.modules() if isinstance(each, GradientCheckpointingLayer)
+            ]
+            assert blocks
+            for block in blocks:  # a part of each: a block itself is called once
+                next(iter(block.children())).register_forward_hook(count)
+        torch.manual_seed(1)
+        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+        forward = calls
+        torch.nn.functional.cross_entropy(20 * scores, torch.arange(3)).backward()
+        computed.append(calls / forward)
+        gradients.append({name: weight.grad for name, weight in model.named_parameters()})
+    assert computed == [1, 2]
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("learn", ["top", "lora", "full"])
+def test_towers_learn_in_mixed_precision_on_a_processor(
+    towers: TinyModels, learn: Learning
+) -> None:
+    torch.manual_seed(0)
+    model, inputs = build(config_of(towers.clip, learn=learn, head="none"))
+    images, texts = read_photos(inputs), read_texts(inputs)
+    model.eval()
+    exact = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+    with start_fabric(torch.device("cpu"), "bfloat16").autocast():
+        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+    assert scores.dtype == torch.float32
+    assert not scores.equal(exact)
+    torch.testing.assert_close(scores, exact, rtol=0, atol=0.05)
+    scores.sum().backward()
+    for weight in filter(lambda each: each.requires_grad, model.parameters()):
+        assert weight.dtype == torch.float32
+        assert weight.grad is not None
+        assert weight.grad.isfinite().all()

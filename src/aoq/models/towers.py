@@ -21,7 +21,15 @@ from aoq.data.inputs import Inputs
 from aoq.errors import UserError, require_packages
 from aoq.features.blocks import FromBlock, require_blocks, vector_of
 from aoq.features.outputs import Output, OutputKind, TowerPrecision
-from aoq.features.pretrained import TEXT, VISION, Half, Role, load_half, load_processor
+from aoq.features.pretrained import (
+    TEXT,
+    VISION,
+    Half,
+    Role,
+    load_half,
+    load_processor,
+    unusable,
+)
 from aoq.features.regions import RegionSource
 from aoq.features.text_models import TextSource, own_reading
 from aoq.features.vision_models import canvas_of
@@ -116,6 +124,8 @@ class Trunk(nn.Module):
         self.pooling = GeneralisedPooling() if plan.pooling == "generalised" else None
         self.reading = plan.reading
         self._let_learn(plan)
+        if plan.config.checkpoint_blocks and plan.learning != 0:
+            _checkpoint(network, plan)
 
     def pool(self, seen: Any, mask: Tensor | None) -> Tensor:
         """Return the vector of the whole. (B, F)"""
@@ -294,6 +304,20 @@ def _normalisation(processor: Any) -> tuple[Tensor, Tensor]:
     if getattr(processor, "do_normalize", True):
         mean, deviation = torch.tensor(processor.image_mean), torch.tensor(processor.image_std)
     return (mean / factor)[:, None, None], (factor / deviation)[:, None, None]
+
+
+def _checkpoint(network: nn.Module, plan: TowerPlan) -> None:
+    """Let the blocks of a network compute what they do not keep a second time."""
+    able = (
+        part
+        for part in network.modules()
+        if getattr(part, "supports_gradient_checkpointing", False)
+    )
+    model: Any = next(able, None)
+    if model is None:
+        reason = "its blocks cannot be computed twice (model.checkpoint_blocks)"
+        raise unusable(plan.name, reason, _ROLES[plan.half])
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def _add_adapters(blocks: FromBlock, rank: int) -> None:

@@ -81,6 +81,11 @@ class RunDirectory:
         return self.path / "encodings"
 
     @property
+    def interpolation(self) -> Path:
+        """What was judged between a model before and after its training."""
+        return self.path / "interpolation.jsonl"
+
+    @property
     def report(self) -> Path:
         return self.path / "report.html"
 

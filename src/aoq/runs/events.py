@@ -32,6 +32,7 @@ _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "mined": ("seconds",),
     "evaluated": ("seconds",),
     "imported": (),
+    "interpolated": ("share",),
 }
 _STEPS = b'{"event": "steps"'
 

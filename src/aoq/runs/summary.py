@@ -25,7 +25,14 @@ from aoq.runs.events import Event, ended_epochs, is_number, read_events
 from aoq.storage import is_locked, read_json_lines
 
 Stage = Literal[
-    "not started", "training", "not finite", "stopped early", "mining", "finished", "imported"
+    "not started",
+    "training",
+    "not finite",
+    "stopped early",
+    "mining",
+    "finished",
+    "imported",
+    "interpolated",
 ]
 Metrics = Mapping[str, float]
 _NOT_SEARCHED = ("encodings", "tensorboard")
@@ -286,8 +293,8 @@ def _progress(events: Sequence[Event]) -> tuple[Stage, int]:
     stage: Stage = "not started"
     for event in events:
         match event["event"]:
-            case "imported":
-                stage = "imported"
+            case "imported" | "interpolated" as made:
+                stage = made
             case "start":
                 stage = "training" if stage == "not started" else stage
             case "steps" | "epoch":

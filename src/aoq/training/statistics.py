@@ -82,12 +82,12 @@ class StepStatistics:
                 self._add_hinges(outcome)
 
     def _add_scores(self, scores: BatchScores) -> None:
-        self._keep("positive", scores.positive)
+        self._keep("positive", scores.positive.clone())  # so that the matrix can be freed
         for values, has_negative in _online(scores):
             self._keep("online", values[has_negative])
         if scores.offline is not None:
-            self._keep("offline", scores.offline.i2t)
-            self._keep("offline", scores.offline.t2i)
+            self._keep("offline", scores.offline.i2t.clone())
+            self._keep("offline", scores.offline.t2i.clone())
 
     def _add_hinges(self, outcome: Outcome) -> None:
         scores, loss = outcome.scores, outcome.loss
@@ -99,8 +99,7 @@ class StepStatistics:
             self._keep("weights", weights[_has_negative(name, scores)])
 
     def _keep(self, name: str, values: Tensor) -> None:
-        """Keep a copy, so that the matrix of a column or diagonal can be freed."""
-        self._values[name].append(values.detach().clone())
+        self._values[name].append(values.detach())
 
     def values(self) -> dict[str, Floats]:
         """Collect the scores by kind (`positive`, `online`, `offline`) and the adaptive `weights`.
