@@ -100,7 +100,8 @@ def load_dual_encoder(name: str) -> tuple[nn.Module, set[str]]:
 
 def load_whole(name: str, role: Role) -> nn.Module:
     """Load a network as its files hold it: both halves of a dual encoder, or one tower."""
-    return _open_network(name, role, projected=True)[0]
+    network: nn.Module = _open_network(name, role, projected=True)[0]
+    return network
 
 
 def load_half(name: str, half: Half, *, projected: bool, role: Role) -> tuple[nn.Module, set[str]]:

@@ -55,9 +55,8 @@ def whole_towers(model: Towers, plans: tuple[TowerPlan, TowerPlan]) -> tuple[Who
 
 def learned_weights(trunk: Trunk) -> dict[str, Tensor]:
     """Return the weights of a tower that learned, by their names in it; adapters are merged."""
-    network, whole_name = trunk.network, str
-    if isinstance(network, FromBlock):
-        network, whole_name = network.network, network.whole_name
+    split = trunk.network if isinstance(trunk.network, FromBlock) else None
+    network: Any = trunk.network if split is None else split.network
     merged = {
         f"{name}.weight": part.base_layer.weight + part.get_delta_weight("default")
         for name, part in network.named_modules()
@@ -69,7 +68,10 @@ def learned_weights(trunk: Trunk) -> dict[str, Tensor]:
         for name, weight in network.named_parameters()
         if weight.requires_grad and not name.startswith(adapters)
     }
-    return {whole_name(name): weight.detach() for name, weight in (learned | merged).items()}
+    return {
+        name if split is None else split.whole_name(name): weight.detach()
+        for name, weight in (learned | merged).items()
+    }
 
 
 def _replace_weights(network: nn.Module, weights: dict[str, Tensor], half: Half) -> None:

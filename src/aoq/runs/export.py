@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from aoq.config import ModelConfig, RoundName
+from aoq.config import RoundName
 from aoq.errors import UserError, require_packages
 from aoq.features.outputs import Output
 from aoq.features.pretrained import quiet_transformers
@@ -76,12 +76,12 @@ def export_run(
     if format == "sentence-transformers":
         require_packages("sentence_transformers", extra="hub")
     path, out, library = best_round(run, round).path, Path(out), _LIBRARIES[format]
-    with written_folder(out, what="exported model", force=force, sources=[path]) as folder:
-        with quiet_transformers():
-            trained = load_run(path)
-            encoder = _encoder_of(trained, path)
-            library.save(encoder, folder)
-            _compare(trained, folder, library, encoder.prompt)
+    written = written_folder(out, what="exported model", force=force, sources=[path])
+    with written as folder, quiet_transformers():
+        trained = load_run(path)
+        encoder = _encoder_of(trained, path)
+        library.save(encoder, folder)
+        _compare(trained, folder, library, encoder.prompt)
     if format == "transformers" and encoder.prompt != "{}":
         warn(f"put texts into {encoder.prompt!r} before the tokenizer, as the run does.")
     return out
@@ -110,6 +110,7 @@ def _encoder_of(trained: TrainedRun, run: Path) -> DualEncoder:
 
 def _compare(trained: TrainedRun, folder: Path, library: _Library, prompt: str) -> None:
     """Refuse a folder whose vectors are not those of the run."""
+    assert trained.inputs.images is not None
     picture = _picture()
     with torch.no_grad():
         ours = _vectors_of(trained, picture)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -295,13 +295,13 @@ class Layer:
 def head_layers(head: Head) -> list[Layer]:
     """Write a head as linear layers, each followed by a GELU or by nothing.
 
-    The standardisation of the inputs joins the first layer: W ((x - m) s) + b = (W s) x + b - W s m.
+    Its standardisation joins the first layer: W (x - m) s + b = (W s) x + b - (W s) m.
     A residual head W x + U gelu(V x) is two layers, because gelu(z) - gelu(-z) = z.
     """
     weight, bias = _with_standardisation(head.linear, head)
     if head.residual is None:
         return [Layer(weight, bias)]
-    hidden, outer = head.residual[0], head.residual[-1]
+    hidden, *_, outer = cast("tuple[nn.Linear, ...]", tuple(head.residual))
     inner_weight, inner_bias = _with_standardisation(hidden, head)
     one = torch.eye(len(weight))
     return [
@@ -314,6 +314,6 @@ def head_layers(head: Head) -> list[Layer]:
     ]
 
 
-def _with_standardisation(layer: nn.Module, head: Head) -> tuple[Tensor, Tensor]:
+def _with_standardisation(layer: nn.Linear, head: Head) -> tuple[Tensor, Tensor]:
     weight: Tensor = layer.weight * head.scale
     return weight, layer.bias - weight @ head.mean
