@@ -37,7 +37,6 @@ from aoq.runs.plain_models import (
 
 Format = Literal["transformers", "sentence-transformers"]
 _TEXTS = ("a dog in the snow", "two children play with a red ball on the left of a house")
-_TOLERANCE = 1e-4
 _ROUNDED = {"float32": 5e-3, "bfloat16": 5e-2}  # what is kept of photos, by its precision
 
 
@@ -117,16 +116,10 @@ def _compare(trained: TrainedRun, folder: Path, library: _Library, prompt: str) 
         theirs = library.read(folder, _TEXTS, [picture], prompt=prompt)
     kept = Output.parse(trained.inputs.images.output)
     is_rounded = kept.kind == "states" or kept.precision != "float32"
-    for what, own, read, allowed in (
-        ("texts", ours.texts, theirs.texts, _TOLERANCE),
-        (
-            "photos",
-            ours.photos,
-            theirs.photos,
-            _ROUNDED[kept.precision] if is_rounded else _TOLERANCE,
-        ),
-    ):
-        if own.shape != read.shape or not torch.allclose(own, read, atol=allowed, rtol=0):
+    allowed = {"texts": 1e-4, "photos": _ROUNDED[kept.precision] if is_rounded else 1e-4}
+    for what, tolerance in allowed.items():
+        own, read = getattr(ours, what), getattr(theirs, what)
+        if own.shape != read.shape or not torch.allclose(own, read, atol=tolerance, rtol=0):
             raise UserError(
                 f"the vectors of {what} are not those of the run when the folder is read again, so "
                 "it is not kept: this tower does more than the library knows; try the other "
