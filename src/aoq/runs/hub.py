@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aoq.config import RoundName
 from aoq.errors import UserError, require_packages
@@ -203,6 +203,8 @@ def _hub_errors(name: str, *, instead: str) -> Iterator[None]:
     from huggingface_hub import errors
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
+    # Of httpx, which huggingface_hub brings in one version or another.
+    connection_error = cast("type[Exception]", errors.HfHubHTTPError.__bases__[0])
     shows_bars = sys.stderr.isatty() and not is_silent()
     (enable_progress_bars if shows_bars else disable_progress_bars)()
     try:
@@ -223,9 +225,12 @@ def _hub_errors(name: str, *, instead: str) -> Iterator[None]:
         raise _unreachable(name, instead) from error
     except errors.HfHubHTTPError as error:
         raise _refused(name, error) from error
-    except (UserError, OSError):
-        raise
-    except Exception as error:  # of the connection
+    except ValueError as error:
+        raise UserError(
+            f"the hub does not accept the card of {name} ({_short(error)}); --license names a "
+            "licence as the hub does, such as apache-2.0."
+        ) from error
+    except (connection_error, RuntimeError) as error:  # an upload that is cut is a RuntimeError
         raise _unreachable(name, instead) from error
 
 
@@ -235,7 +240,7 @@ def _unreachable(name: str, instead: str) -> UserError:
     if constants.HF_HUB_OFFLINE:
         reason, remedy = "HF_HUB_OFFLINE is set", "unset it"
     else:
-        reason, remedy = "it cannot be reached", "set HF_ENDPOINT to a mirror"
+        reason, remedy = "the connection to it failed", "set HF_ENDPOINT to a mirror"
     return UserError(f"{name} is on the hub of Hugging Face, and {reason}; {remedy}, or {instead}.")
 
 
@@ -245,5 +250,9 @@ def _refused(name: str, error: HfHubHTTPError) -> UserError:
         return UserError(
             f"the hub does not accept the token for {name}; use one with write access to it."
         )
-    reason = " ".join(str(error.server_message or f"status {status}").split())
-    return UserError(f"the hub refused {name} ({reason[:200]}); try again later.")
+    reason = _short(error.server_message or f"status {status}")
+    return UserError(f"the hub refused {name} ({reason}); try again later.")
+
+
+def _short(reason: object) -> str:
+    return " ".join(str(reason).split())[:200].removesuffix(".")
