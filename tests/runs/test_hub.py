@@ -323,9 +323,7 @@ def test_a_name_that_the_hub_does_not_allow_is_refused(
         assert_refused(done, "is not a name that the hub allows", "OWNER/NAME")
 
 
-def test_an_unknown_revision_is_refused(
-    hub: Hub, tmp_path: Path, trained: dict[str, Path]
-) -> None:
+def test_an_unknown_revision_is_refused(hub: Hub, tmp_path: Path, trained: dict[str, Path]) -> None:
     push_run(trained["vse"], NAME)
     done = aoq("pull", NAME, "--out", tmp_path / "x", "--revision", "nowhere")
     assert_refused(done, "no such revision")

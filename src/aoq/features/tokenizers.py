@@ -88,6 +88,11 @@ class PieceTokenizer:
         limits = [self._prompt, self.max_length, self.padding, tokenizer.pad_token_id]
         return hash_parts(json.dumps([type(tokenizer).__name__, pieces, limits]).encode())
 
+    @property
+    def knows_places(self) -> bool:
+        """Whether the tokenizer says which characters a piece stands for."""
+        return bool(self._tokenizer.is_fast)
+
     def encode(self, text: str, /) -> list[int]:
         """Return the ids of a text, cut to what the model can read."""
         return [int(piece) for piece in self._pieces(text)["input_ids"]]
@@ -119,7 +124,7 @@ class PieceTokenizer:
 
     def _offsets(self, text: str) -> list[tuple[int, int]]:
         """Return the characters that each id stands for; of a slow tokenizer, none."""
-        if not self._tokenizer.is_fast:
+        if not self.knows_places:
             return []
         return list(self._pieces(text, return_offsets_mapping=True)["offset_mapping"])
 

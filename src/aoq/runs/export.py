@@ -71,9 +71,7 @@ def export_run(
     force: bool = False,
 ) -> Path:
     """Save the best round of a run, or the one that is named, as a folder of another library."""
-    require_packages("transformers", extra="transformers")
-    if format == "sentence-transformers":
-        require_packages("sentence_transformers", extra="hub")
+    require_packages(format.replace("-", "_"), extra="hub")
     path, out, library = best_round(run, round).path, Path(out), _LIBRARIES[format]
     written = written_folder(out, what="exported model", force=force, sources=[path])
     with written as folder, quiet_transformers():
