@@ -70,7 +70,7 @@ class PieceTokenizer:
         self.max_length = min(self._tokenizer.model_max_length, positions, _LONGEST)
         # SigLIP was trained on texts that are filled to its maximum length.
         is_filled = str(config.model_type).startswith("siglip")
-        self.padding = "max_length" if is_filled else False
+        self._padding: str | bool = "max_length" if is_filled else False
 
     @cached_property
     def pad(self) -> int:
@@ -85,8 +85,13 @@ class PieceTokenizer:
         tokenizer = self._tokenizer
         backend = getattr(tokenizer, "backend_tokenizer", None)
         pieces = sorted(tokenizer.get_vocab().items()) if backend is None else backend.to_str()
-        limits = [self._prompt, self.max_length, self.padding, tokenizer.pad_token_id]
+        limits = [self._prompt, self.max_length, self._padding, tokenizer.pad_token_id]
         return hash_parts(json.dumps([type(tokenizer).__name__, pieces, limits]).encode())
+
+    @property
+    def padding(self) -> str | bool:
+        """How texts are filled, as transformers names it: to the maximum length, or not at all."""
+        return self._padding
 
     @property
     def knows_places(self) -> bool:
@@ -118,7 +123,7 @@ class PieceTokenizer:
             self._prompt.replace("{}", text),
             truncation=True,
             max_length=self.max_length,
-            padding=self.padding,
+            padding=self._padding,
             **more,
         )
 

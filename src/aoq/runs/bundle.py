@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from aoq.data.inputs import Inputs
 from aoq.errors import UserError
@@ -18,11 +19,11 @@ from aoq.manifest import check_file, create_manifest, record_rest
 from aoq.recipes import load_recipe, save_recipe
 from aoq.runs.data_facts import DataFacts
 from aoq.runs.directory import CONFIG, COPIED, RunDirectory
-from aoq.storage import read_json, write_json
+from aoq.storage import append_json_line, read_json, read_json_lines, write_json
 
 WHAT = "run"
-_TAKEN = ("model.safetensors", "vocabulary.json", "origin.json", "events.jsonl", "results.jsonl")
-_REWRITTEN = (CONFIG, "inputs.json", "data.json")
+_TAKEN = ("model.safetensors", "vocabulary.json", "results.jsonl")
+_REWRITTEN = (CONFIG, "inputs.json", "data.json", "origin.json", "events.jsonl")
 _NETWORKS = (PurePosixPath(COPIED).name, "pretrained")  # folders
 _PLACE = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]*")
 _NETWORK_FILE = re.compile(r"[\w\-.]+\.(json|safetensors|txt|model)")
@@ -61,7 +62,25 @@ def write_bundle(run: RunDirectory, folder: Path) -> None:
         inputs = Inputs.from_dict(read_json(run.inputs)).at(networks.keep)
         write_json(bundle.inputs, inputs.as_dict())
     write_json(bundle.data_facts, facts.at(networks.keep).as_dict())
+    if run.origin.is_file():
+        write_json(bundle.origin, without_places(run.read_origin()))
+    for event in read_json_lines(run.events):
+        append_json_line(bundle.events, without_places(event))
     record_rest(folder)
+
+
+def without_places(value: Any) -> Any:
+    """Return a JSON value in which absolute paths are their last names.
+
+    >>> without_places({"model": "/home/someone/models/clip", "epoch": 3})
+    {'model': 'clip', 'epoch': 3}
+    """
+    if isinstance(value, dict):
+        return {key: without_places(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [without_places(each) for each in value]
+    is_place = isinstance(value, str) and Path(value).is_absolute()
+    return Path(value).name if is_place else value
 
 
 @dataclass
@@ -77,7 +96,7 @@ class _Networks:
         path = Path(self.run.place_of(network))
         if not path.is_absolute():  # none, or one of the hub
             return network
-        if path.resolve() == self.run.pretrained.resolve():
+        if self.run.pretrained.is_dir():  # the one that the run holds, wherever it was
             return ""
         if not path.is_dir():
             raise UserError(

@@ -53,7 +53,7 @@ class Network:
 
     @property
     def is_on_hub(self) -> bool:
-        return not Path(self.name).is_absolute() and self.name != DEFAULT_BACKBONE
+        return _is_on_hub(self.name)
 
     @property
     def link(self) -> str:
@@ -99,11 +99,12 @@ def networks_of(run: RunDirectory, data: DataFacts) -> list[Network]:
     inputs = Inputs.from_dict(read_json(run.inputs)) if run.inputs.is_file() else Inputs()
     inputs = inputs.at(run.place_of)
     images = inputs.images or data.source
+    imported = run.read_origin().get("imported", {}).get("model") if run.pretrained.is_dir() else ""
     readers: dict[str, list[str]] = {}
     if images is not None:
-        readers.setdefault(images.backbone, []).append("images")
+        readers.setdefault(imported or images.backbone, []).append("images")
     if inputs.texts is not None:
-        readers.setdefault(inputs.texts.tower, []).append("texts")
+        readers.setdefault(imported or inputs.texts.tower, []).append("texts")
     return [Network(name, " and ".join(reads), licence_of(name)) for name, reads in readers.items()]
 
 
@@ -111,16 +112,20 @@ def licence_of(network: str) -> str | None:
     """Find the licence in the model card of a network; None if it has no card that says."""
     from huggingface_hub import HfApi, metadata_load
 
-    if network == DEFAULT_BACKBONE:
-        return None
     with suppress(Exception):  # a card of others may hold anything, and the hub may be away
-        if Path(network).is_absolute():
-            found = (metadata_load(Path(network, "README.md")) or {}).get("license")
-        else:
+        if _is_on_hub(network):
             card = HfApi().model_info(network, timeout=10).card_data
             found = None if card is None else card.license
+        else:
+            found = (metadata_load(Path(network, "README.md")) or {}).get("license")
         return found if isinstance(found, str) else None
     return None
+
+
+def _is_on_hub(network: str) -> bool:
+    return network != DEFAULT_BACKBONE and not (
+        Path(network).is_absolute() or Path(network).is_dir()
+    )
 
 
 def _metadata(model: ModelConfig, networks: Sequence[Network], licence: str | None) -> str:

@@ -36,7 +36,7 @@ from aoq.runs.plain_models import (
 )
 
 Format = Literal["transformers", "sentence-transformers"]
-_TEXTS = ("a dog in the snow", "two children play with a red ball on the left of a house")
+_TEXTS = ("A dog, in the snow!", "two children play with a red ball on the left of a house")
 _ROUNDED = {"float32": 5e-3, "bfloat16": 5e-2}  # what is kept of photos, by its precision
 
 
@@ -111,7 +111,10 @@ def _compare(trained: TrainedRun, folder: Path, library: _Library, prompt: str) 
     picture = _picture()
     with torch.no_grad():
         ours = _vectors_of(trained, picture)
+    try:
         theirs = library.read(folder, _TEXTS, [picture], prompt=prompt)
+    except Exception as error:  # models raise almost anything
+        raise UserError(f"this run cannot be read by another library ({error}).") from error
     kept = Output.parse(trained.inputs.images.output)
     is_rounded = kept.kind == "states" or kept.precision != "float32"
     allowed = {"texts": 1e-4, "photos": _ROUNDED[kept.precision] if is_rounded else 1e-4}
