@@ -67,7 +67,7 @@ class _Requests(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
             self._info(*found.groups())
@@ -80,7 +80,7 @@ class _Requests(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         path, body = unquote(urlsplit(self.path).path), self._body()
         if self.headers.get("Authorization") != f"Bearer {WRITE}":
             self._answer(403, {"error": "this token may not write"})
@@ -97,7 +97,7 @@ class _Requests(BaseHTTPRequestHandler):
         else:
             self._answer(404)
 
-    def do_PUT(self) -> None:  # noqa: N802
+    def do_PUT(self) -> None:
         content = self._body()
         oid = self.path.rpartition("/")[2]
         assert hashlib.sha256(content).hexdigest() == oid

@@ -7,6 +7,7 @@ and size. What a bundle may hold is listed here, so that a run from elsewhere ca
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from aoq.manifest import check_file, create_manifest, record_rest
 from aoq.recipes import load_recipe, save_recipe
 from aoq.runs.data_facts import DataFacts
 from aoq.runs.directory import CONFIG, COPIED, RunDirectory
-from aoq.storage import append_json_line, read_json, read_json_lines, write_json
+from aoq.storage import read_json, read_json_lines, write_json, write_text
 
 WHAT = "run"
 _TAKEN = ("model.safetensors", "vocabulary.json", "results.jsonl")
@@ -64,8 +65,8 @@ def write_bundle(run: RunDirectory, folder: Path) -> None:
     write_json(bundle.data_facts, facts.at(networks.keep).as_dict())
     if run.origin.is_file():
         write_json(bundle.origin, without_places(run.read_origin()))
-    for event in read_json_lines(run.events):
-        append_json_line(bundle.events, without_places(event))
+    events = [json.dumps(without_places(event)) + "\n" for event in read_json_lines(run.events)]
+    write_text(bundle.events, "".join(events))
     record_rest(folder)
 
 
