@@ -188,8 +188,9 @@ def test_transformers_computes_the_vectors_of_the_run(
     with torch.no_grad():
         by_text = normalize(model.get_text_features(**words).pooler_output)
         by_photo = normalize(model.get_image_features(**pixels).pooler_output)
+    run = load_run(runs[name])
     with torch.no_grad():
-        expected = vectors_of_run(load_run(runs[name]), photos)
+        expected = vectors_of_run(run, photos)
     torch.testing.assert_close(by_text, expected[0], atol=EXACT, rtol=0)
     torch.testing.assert_close(by_photo, expected[1], atol=EXACT, rtol=0)
 
@@ -207,8 +208,9 @@ def test_sentence_transformers_computes_the_vectors_of_the_run(
     model = library.SentenceTransformer(str(folder), device="cpu")
     by_text = model.encode(list(TEXTS), convert_to_tensor=True, show_progress_bar=False)
     by_photo = model.encode(photos, convert_to_tensor=True, show_progress_bar=False)
+    run = load_run(runs[name])
     with torch.no_grad():
-        expected = vectors_of_run(load_run(runs[name]), photos)
+        expected = vectors_of_run(run, photos)
     torch.testing.assert_close(by_text, expected[0], atol=EXACT, rtol=0)
     torch.testing.assert_close(by_photo, expected[1], atol=EXACT, rtol=0)
 

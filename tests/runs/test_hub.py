@@ -38,10 +38,17 @@ NAME = "someone/squares"
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")  # of httpx
 
 
+def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set HF_ENDPOINT, which huggingface_hub reads once."""
+    files = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with running_hub() as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.address)
+        at(hub.address, monkeypatch)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
@@ -332,7 +339,7 @@ def test_an_unknown_revision_is_refused(hub: Hub, tmp_path: Path, trained: dict[
 def test_a_hub_that_cannot_be_reached_is_one_sentence(
     hub: Hub, tmp_path: Path, trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    at("http://127.0.0.1:9", monkeypatch)
     for done in (aoq("pull", NAME, "--out", tmp_path / "x"), aoq("push", trained["vse"], NAME)):
         assert_refused(done, "the connection to it failed", "HF_ENDPOINT")
 
