@@ -47,6 +47,9 @@ NEEDS = {
     "data build captions.csv --pictures photos --out built": "extract",
     "data build captions.csv --pictures photos --backbone any/model --out built": "transformers",
     "extract photos --out regions": "extract",
+    "push run me/photos": "hub",
+    "pull me/photos --out pulled": "hub",
+    "export run --out exported": "hub",
     "extract photos --backbone any/model --out regions": "transformers",
 }
 WORKS = (

@@ -114,8 +114,8 @@ def write_bert(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-def write_vit(folder: Path, *, seed: int = 0) -> Path:
-    config = ViTConfig(**SIZE, image_size=SIDE, patch_size=8)
+def write_vit(folder: Path, *, seed: int = 0, patch: int = 8) -> Path:
+    config = ViTConfig(**SIZE, image_size=SIDE, patch_size=patch)
     with _seeded(seed):
         ViTModel(config).save_pretrained(folder)
     write_processor(folder)

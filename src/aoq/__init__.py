@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from aoq.retrieval.matcher import Matcher as Matcher
     from aoq.runs.checkpoint import load_own_model as load_own_model
     from aoq.runs.checkpoint import load_run as load_run
+    from aoq.runs.export import export_run as export_run
+    from aoq.runs.hub import pull_run as pull_run
+    from aoq.runs.hub import push_run as push_run
     from aoq.runs.judge import evaluate_run as evaluate_run
     from aoq.runs.judge import evaluate_runs as evaluate_runs
     from aoq.runs.mine import mine_run as mine_run
@@ -97,6 +100,7 @@ _HOMES = {
     "evaluate": "aoq.evaluation.protocols",
     "evaluate_run": "aoq.runs.judge",
     "evaluate_runs": "aoq.runs.judge",
+    "export_run": "aoq.runs.export",
     "join_processes": "aoq.distributed",
     "load_own_model": "aoq.runs.checkpoint",
     "load_picture": "aoq.features.pictures",
@@ -106,6 +110,8 @@ _HOMES = {
     "mine_run": "aoq.runs.mine",
     "open_dataset": "aoq.data.splits",
     "open_training_data": "aoq.training.inputs",
+    "pull_run": "aoq.runs.hub",
+    "push_run": "aoq.runs.hub",
     "read_records": "aoq.data.sources.records",
     "run_recipe": "aoq.training.two_rounds",
 }

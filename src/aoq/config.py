@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -223,11 +224,15 @@ class ModelConfig:
         def absolute(name: str) -> str:
             return str(Path(name).absolute()) if name and Path(name).is_dir() else name
 
+        return self.at(absolute)
+
+    def at(self, place_of: Callable[[str], str]) -> ModelConfig:
+        """Return these settings with the towers where `place_of` says they are."""
         return replace(
             self,
-            image=absolute(self.image),
-            text=absolute(self.text),
-            words=absolute(self.words),
+            image=place_of(self.image),
+            text=place_of(self.text),
+            words=place_of(self.words),
         )
 
 

@@ -7,6 +7,7 @@ any data set, and its own text tower, with a tokenizer.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -53,6 +54,15 @@ class Inputs:
     def ids(self) -> list[str]:
         """The hashes of what is read with, wherever the networks are."""
         return [source.id for source in (self.images, self.texts) if source is not None]
+
+    def at(self, place_of: Callable[[str], str]) -> Self:
+        """Return these inputs with their networks where `place_of` says they are."""
+        images, texts = self.images, self.texts
+        return replace(
+            self,
+            images=images and replace(images, backbone=place_of(images.backbone)),
+            texts=texts and replace(texts, tower=place_of(texts.tower)),
+        )
 
     def of_towers(self, folder: Path) -> Self:
         """Return these inputs with a pretrained model in another place."""

@@ -104,6 +104,7 @@ class FromBlock(nn.Module):
         del blocks[:block]
         blocks.insert(0, _Entry())
         self.network = network
+        self._missing = block
 
     @property
     def blocks(self) -> Iterator[nn.Module]:
@@ -111,6 +112,15 @@ class FromBlock(nn.Module):
         for part in self.network.modules():
             if isinstance(part, nn.ModuleList) and len(part) and isinstance(part[0], _Entry):
                 yield from part[1:]
+
+    def whole_name(self, name: str) -> str:
+        """Return the name that a weight of `network` has in the whole network."""
+        for path, part in self.network.named_modules():
+            if isinstance(part, nn.ModuleList) and len(part) and isinstance(part[0], _Entry):
+                place, _, rest = name.removeprefix(f"{path}.").partition(".")
+                if name.startswith(f"{path}.") and place.isdecimal():
+                    return f"{path}.{int(place) - 1 + self._missing}.{rest}"
+        return name
 
     def forward(self, states: Tensor | None = None, **inputs: Any) -> Any:
         token = _STATES.set(states)

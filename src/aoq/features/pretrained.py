@@ -93,9 +93,15 @@ def read_beside(name: str, file: str) -> dict[str, Any] | None:
 def load_dual_encoder(name: str) -> tuple[nn.Module, set[str]]:
     """Load a whole dual encoder, and the names of weights that its files lack."""
     model, missing = _open_network(name, DUAL)
-    if not _is_dual(model):
+    if not is_dual_encoder(model):
         raise unusable(name, f"it is a {type(model).__name__}, without the two towers", DUAL)
     return model, missing
+
+
+def load_whole(name: str, role: Role) -> nn.Module:
+    """Load a network as its files hold it: both halves of a dual encoder, or one tower."""
+    network: nn.Module = _open_network(name, role, projected=True)[0]
+    return network
 
 
 def load_half(name: str, half: Half, *, projected: bool, role: Role) -> tuple[nn.Module, set[str]]:
@@ -105,7 +111,7 @@ def load_half(name: str, half: Half, *, projected: bool, role: Role) -> tuple[nn
     encoder's half is the one that it compares with the other half's.
     """
     model, missing = _open_network(name, role, projected=projected)
-    if projected and _is_dual(model):
+    if projected and is_dual_encoder(model):
         return _without_other_half(model, half), missing
     inner = {"vision": "vision_model", "text": "text_model"}[half]
     if not projected and hasattr(model, inner):
@@ -122,7 +128,8 @@ def describe_network(network: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in about_files}
 
 
-def _is_dual(model: Any) -> bool:
+def is_dual_encoder(model: Any) -> bool:
+    """Return whether a network has both towers."""
     return hasattr(model, "get_image_features") and hasattr(model, "get_text_features")
 
 
@@ -173,7 +180,7 @@ def _read(name: str, read: Callable[[Any, dict[str, Any]], Loaded], role: Role) 
     require_packages("transformers", extra="transformers")
     transformers = import_module("transformers")
     where = {"local_files_only": True, "trust_remote_code": False}
-    with _quiet_transformers():
+    with quiet_transformers():
         try:
             return read(transformers, where)
         except OSError as error:
@@ -210,7 +217,7 @@ def _require_on_hub(name: str, role: Role) -> None:
 
 
 @contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Suppress transformers' progress bars and warnings while a model is loaded."""
     logging: Any = import_module("transformers.utils.logging")
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

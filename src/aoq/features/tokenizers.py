@@ -70,7 +70,7 @@ class PieceTokenizer:
         self.max_length = min(self._tokenizer.model_max_length, positions, _LONGEST)
         # SigLIP was trained on texts that are filled to its maximum length.
         is_filled = str(config.model_type).startswith("siglip")
-        self._padding = "max_length" if is_filled else False
+        self._padding: str | bool = "max_length" if is_filled else False
 
     @cached_property
     def pad(self) -> int:
@@ -87,6 +87,16 @@ class PieceTokenizer:
         pieces = sorted(tokenizer.get_vocab().items()) if backend is None else backend.to_str()
         limits = [self._prompt, self.max_length, self._padding, tokenizer.pad_token_id]
         return hash_parts(json.dumps([type(tokenizer).__name__, pieces, limits]).encode())
+
+    @property
+    def padding(self) -> str | bool:
+        """How texts are filled, as transformers names it: to the maximum length, or not at all."""
+        return self._padding
+
+    @property
+    def knows_places(self) -> bool:
+        """Whether the tokenizer says which characters a piece stands for."""
+        return bool(self._tokenizer.is_fast)
 
     def encode(self, text: str, /) -> list[int]:
         """Return the ids of a text, cut to what the model can read."""
@@ -119,7 +129,7 @@ class PieceTokenizer:
 
     def _offsets(self, text: str) -> list[tuple[int, int]]:
         """Return the characters that each id stands for; of a slow tokenizer, none."""
-        if not self._tokenizer.is_fast:
+        if not self.knows_places:
             return []
         return list(self._pieces(text, return_offsets_mapping=True)["offset_mapping"])
 

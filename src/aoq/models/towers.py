@@ -39,7 +39,7 @@ from aoq.scoring.inner_product import InnerProduct
 from aoq.types import Encoding, Texts
 
 _VECTORS: dict[Pooling, OutputKind] = {"own": "pooled", "cls": "cls", "mean": "mean"}
-_ROLES: dict[Half, Role] = {"vision": VISION, "text": TEXT}
+ROLES: dict[Half, Role] = {"vision": VISION, "text": TEXT}
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class TowerPlan:
         return own_reading(self.name, output) if self.half == "text" else output
 
     def load(self, *, projected: bool) -> nn.Module:
-        return load_half(self.name, self.half, projected=projected, role=_ROLES[self.half])[0]
+        return load_half(self.name, self.half, projected=projected, role=ROLES[self.half])[0]
 
     @property
     def frozen(self) -> Output:
@@ -80,7 +80,7 @@ class TowerPlan:
         if not self.learning and self.pooling != "generalised":
             return Output(_VECTORS[self.pooling], precision=precision)
         blocks = require_blocks(
-            self.name, self.load(projected=False), _ROLES[self.half], at_least=self.learning
+            self.name, self.load(projected=False), ROLES[self.half], at_least=self.learning
         )
         return Output("states", blocks - self.learning, precision)
 

@@ -24,7 +24,7 @@ from aoq.errors import UserError
 from aoq.features.backbones import Regions
 from aoq.features.pictures import Picture, Pixels
 from aoq.features.regions import PictureReader, RegionSource
-from aoq.features.tokenizers import Tokenizer
+from aoq.features.tokenizers import PieceTokenizer, Tokenizer
 from aoq.parsing import is_text, shown
 from aoq.runs.best_round import best_round
 from aoq.runs.checkpoint import MakeModel, TrainedRun, load_run
@@ -167,6 +167,8 @@ class QueryEncoder:
     @property
     def knows_places(self) -> bool:
         """Whether the tokenizer says which ids stand for a word."""
+        if isinstance(self.tokenizer, PieceTokenizer):
+            return self.tokenizer.knows_places
         return not isinstance(self.tokenizer, FunctionTokenizer | NoTokenizer)
 
     def encode_texts(self, texts: Sequence[str]) -> Encoding:

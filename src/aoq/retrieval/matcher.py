@@ -99,6 +99,11 @@ class Matcher:
         """Why the model has no attention to show; None if it has."""
         if self.has_attention:
             return None
+        if isinstance(self.encoder.model, CrossAttention):
+            return (
+                "the tokenizer of the model does not say which of its pieces stand for a word, so "
+                "attention to words cannot be shown; a fast tokenizer of transformers says so."
+            )
         if self.model_name == "own":
             return (
                 "the model has no attention between words and regions that could be shown; SCAN "
@@ -275,10 +280,11 @@ class Matcher:
 
 
 def _joined(weights: Tensor, words: ReadText, *, dim: int, mean: bool) -> Floats:
-    """Join the weights of word pieces to those of words."""
-    parts = [weights.index_select(dim, torch.tensor(places)) for places in words.places]
-    joined = [part.mean(dim) if mean else part.sum(dim) for part in parts]
-    return torch.stack(joined, dim).cpu().numpy()
+    """Join the weights of word pieces to those of words; a word that was cut off has none."""
+    index = [torch.tensor(places, dtype=torch.long) for places in words.places]
+    parts = [weights.index_select(dim, pieces.to(weights.device)) for pieces in index]
+    sums = [part.sum(dim) / (max(part.shape[dim], 1) if mean else 1) for part in parts]
+    return torch.stack(sums, dim).cpu().numpy()
 
 
 def require_function(index: Index, run: Path | str, make_model: MakeModel | None) -> None:

@@ -40,6 +40,7 @@ from aoq.models import build_model
 from aoq.recipes import load_recipe
 from aoq.runs.best_round import best_round
 from aoq.runs.custom_model import require_model, require_same_structure
+from aoq.runs.data_facts import DataFacts
 from aoq.runs.directory import ROUND_ONE, ROUND_TWO, RunDirectory
 from aoq.runs.query_reader import (
     OwnPictures,
@@ -186,7 +187,7 @@ class TrainedRun:
     model_hash: str
     inputs: Inputs
     pictures: PictureSource | None = None
-    "How a model of a user's own reads pictures, if it says so."
+    "How a model of a user's own reads pictures, or a run that has no data set, if they say so."
 
     def view(self, dataset: PairDataset) -> PairDataset:
         """Return a data set as the model sees it, if it can read its images."""
@@ -277,8 +278,13 @@ def load_run(
         feature_width,
         model_hash,
         inputs,
-        pictures_of(reader, model_hash),
+        pictures_of(reader, model_hash) or _kept_source(run),
     )
+
+
+def _kept_source(run: RunDirectory) -> RegionSource | None:
+    """Return how the photos of a run's data were read, if the run was separated from them."""
+    return DataFacts.of_run(run).source if run.data_facts.is_file() else None
 
 
 def _kept_tokenizer(
@@ -309,7 +315,8 @@ def _settle_towers(run: RunDirectory, config: ModelConfig) -> tuple[ModelConfig,
     """Return settings and inputs that name the towers where they are."""
     if not run.inputs.is_file():
         return config, Inputs()
-    inputs = Inputs.from_dict(read_json(run.inputs))
+    inputs = Inputs.from_dict(read_json(run.inputs)).at(run.place_of)
+    config = config.at(run.place_of)
     if run.pretrained.is_dir():  # a run that holds its towers can move
         config = replace(config, image=str(run.pretrained), text="")
         inputs = inputs.of_towers(run.pretrained)

@@ -15,6 +15,7 @@ from aoq.progress import warn
 from aoq.storage import EVENTS, read_json
 
 CONFIG = "config.toml"
+COPIED = "./towers"  # names of networks that a run holds begin with this
 ROUND_ONE, ROUND_TWO = "round-one", "round-two"
 ROUNDS = {"one": ROUND_ONE, "two": ROUND_TWO}
 
@@ -47,6 +48,11 @@ class RunDirectory:
     def pretrained(self) -> Path:
         """A pretrained model that was imported: its weights, tokenizer and preprocessing."""
         return self.path / "pretrained"
+
+    @property
+    def data_facts(self) -> Path:
+        """What is known of the data set, in a run that was separated from it."""
+        return self.path / "data.json"
 
     @property
     def events(self) -> Path:
@@ -88,6 +94,11 @@ class RunDirectory:
     @property
     def report(self) -> Path:
         return self.path / "report.html"
+
+    def place_of(self, tower: str) -> str:
+        """Return where a pretrained network is: within this run, if the run holds a copy."""
+        is_inside = tower.startswith(f"{COPIED}/")
+        return str((self.path / tower).absolute()) if is_inside else tower
 
     def read_origin(self) -> dict[str, Any]:
         """Read what the run comes from; empty if that is not stored."""
