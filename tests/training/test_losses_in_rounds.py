@@ -35,6 +35,7 @@ from tests.training.steps_in_processes import everything_wrong
 LEARNED = {
     "infonce": LossConfig(name="infonce", learn_temperature=True),
     "softmax_offline": LossConfig(name="softmax_offline", learn_temperature=True),
+    "siglip": LossConfig(name="siglip"),
 }
 MODERN = {"optimizer": "adamw", "weight_decay": 0.05, "ema": 0.9, "warmup_epochs": 1}
 
