@@ -27,9 +27,9 @@ _ONLINE = ("i2t_online", "t2i_online")
 COLLAPSED = (
     "the loss sits on its plateau of 2 x batch x margin: all scores are alike, so no pair stands "
     "out from its negatives. Some data sets leave it by themselves after an epoch or two: wait, or "
-    "train again with a warm-up (--round-one.warmup-epochs 1), a lower learning rate "
-    "(--round-one.learning-rate) or a smaller batch (--round-one.batch-size); for round two the "
-    "flags begin with --round-two."
+    "train again with a warm-up (--round-one.warmup-epochs 1), selective hard negatives "
+    "(--round-one.loss.selective 0.01), a lower learning rate (--round-one.learning-rate) or a "
+    "smaller batch (--round-one.batch-size); for round two the flags begin with --round-two."
 )
 
 
