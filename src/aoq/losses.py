@@ -176,8 +176,8 @@ class LossTerms:
     """The terms of a loss by name: hinges and log losses, summed up, and auxiliary losses.
 
     A hinge may have a weight. It has an entry for every anchor, or for every negative (Eq. 1), and
-    a mask where some anchors have no derived pairs. A
-    log loss is that of a softmax or sigmoid; it has no margin, and so is never quite zero.
+    a mask if some anchors have no derived pairs. A log loss is that of a softmax or sigmoid; it
+    has no margin, and so is never quite zero.
     """
 
     hinges: dict[str, Tensor] = field(default_factory=dict)
@@ -248,9 +248,10 @@ def quintuplet(
         hinges["i2t_offline"] = hinge(m_off - positive + drawn.i2t, config)
         hinges["t2i_offline"] = hinge(m_off - positive + drawn.t2i, config)
     if derived:
-        positive, is_online = scores.positive, derived == "online"
-        online_pairs = scores.derived_online(redraw=config.redraw_online) if is_online else None
-        pairs, partners, mask = online_pairs or scores.require_derived()
+        positive, found = scores.positive, None
+        if derived == "online":
+            found = scores.derived_online(redraw=config.redraw_online)
+        pairs, partners, mask = found or scores.require_derived()
         hinges["i2t_derived"] = _masked(hinge(m_off - positive + pairs, config), mask)
         hinges["t2i_derived"] = _masked(hinge(m_off - positive + partners, config), mask)
         if mask is not None:
@@ -263,18 +264,17 @@ def _selective(
 ) -> dict[str, Tensor]:
     """Take the mean over all negatives where the hardest one scores like the positive (SelHN):
 
-        [m_on - S(i, t) + S(i, t_on)]+            where |S(i, t) - S(i, t_on)| >= within
-        mean over t' of [m_on - S(i, t) + S(i, t')]+   elsewhere
+        [m_on - S(i, t) + S(i, t_on)]+                  where |S(i, t) - S(i, t_on)| >= within
+        mean over t' of [m_on - S(i, t) + S(i, t')]+    elsewhere
 
-    Where both scores are equal, so are the encodings that a model learns them by, and their
-    gradients cancel each other.
+    As the two scores approach each other, the gradients of one hardest negative vanish.
     """
-    positive, negatives = scores.positive.detach(), scores.negative_mask
+    positive, negatives = scores.positive, scores.negative_mask
     every = standard_triplet(scores, config).hinges
     i2t_mean = every["i2t_all"].sum(dim=1) / negatives.sum(dim=1).clamp(min=1)
     t2i_mean = every["t2i_all"].sum(dim=0) / negatives.sum(dim=0).clamp(min=1)
-    i2t_near = (positive - scores.i2t_online.detach()).abs() < within
-    t2i_near = (positive - scores.t2i_online.detach()).abs() < within
+    i2t_near = (positive - scores.i2t_online).abs() < within
+    t2i_near = (positive - scores.t2i_online).abs() < within
     return {
         "i2t_online": torch.where(i2t_near, i2t_mean, hardest["i2t_online"]),
         "t2i_online": torch.where(t2i_near, t2i_mean, hardest["t2i_online"]),
@@ -301,8 +301,8 @@ def adaptive_weights(scores: BatchScores, config: LossConfig) -> tuple[Tensor, T
     if config.weights == "detached":
         i2t, t2i = i2t.detach(), t2i.detach()
     if config.weights == "constant":
-        i2t = _mean_of(i2t.detach(), scores.negative_mask.any(dim=1))
-        t2i = _mean_of(t2i.detach(), scores.negative_mask.any(dim=0))
+        has_text, has_image = scores.has_negative
+        i2t, t2i = _mean_of(i2t.detach(), has_text), _mean_of(t2i.detach(), has_image)
     return i2t, t2i
 
 
