@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import mean
 from typing import get_args
 
 import pytest
@@ -33,8 +34,10 @@ KINDS = {
     "online_quin": ["online", "offline", "derived"],
     "infonce": ["softmax"],
     "softmax_offline": ["softmax"],
+    "siglip": ["sigmoid"],
 }
-LOG_LOSSES = {"infonce", "softmax_offline"}
+SIDES = {"siglip": ("positive", "negative")}  # the others: the two anchors
+LOG_LOSSES = {"infonce", "softmax_offline", "siglip"}
 HINGE_LOSSES = set(LOSSES) - LOG_LOSSES
 CONSTANTS = {"margin_online": 0.25, "margin_offline": 0.05, "alpha": 0.15, "beta": 0.8}
 OPTIONS = {
@@ -45,7 +48,17 @@ OPTIONS = {
     "all at once": {"adapt_to": "positive", "clamp_weights": True, "squared": True},
     "another temperature": {"temperature": 0.3},
     "heavier offline negatives": {"offline_weight": 5.0},
+    "another bias": {"bias": -3.0},
+    "constant weights": {"weights": "constant"},
+    "constant clamped weights": {"weights": "constant", "clamp_weights": True},
+    "detached weights": {"weights": "detached"},
+    "shuffled weights": {"weights": "shuffled"},
+    "masked online pairs": {"redraw_online": False},
+    "selective": {"selective": 0.15},
+    "semantic margins": {"semantic_margin": 0.2},
+    "semantic and selective": {"semantic_margin": 0.2, "selective": 0.15, "squared": True},
 }
+ONLINE_LOSSES = {"online", "off_tri", "off_quin", "adap_off_quin", "online_quin"}
 # The losses that an option changes, which a test shows.
 BELONGS_TO = {
     "as in the paper": set(),
@@ -55,6 +68,15 @@ BELONGS_TO = {
     "all at once": HINGE_LOSSES,
     "another temperature": LOG_LOSSES,
     "heavier offline negatives": {"softmax_offline"},
+    "another bias": {"siglip"},
+    "constant weights": {"adap_off_quin"},
+    "constant clamped weights": {"adap_off_quin"},
+    "detached weights": {"adap_off_quin"},
+    "shuffled weights": {"adap_off_quin"},
+    "masked online pairs": {"online_quin"},
+    "selective": ONLINE_LOSSES,
+    "semantic margins": set(LOSSES) - {"only_offline"},
+    "semantic and selective": set(LOSSES),
 }
 CASES = [
     (name, option)
@@ -62,6 +84,12 @@ CASES = [
     for option in OPTIONS
     if option == "as in the paper" or name in BELONGS_TO[option]
 ]
+
+
+def passes_gradients(name, option):
+    """Whether all of a loss is learned from; the weights of some controls are not."""
+    weights = OPTIONS[option].get("weights", "adaptive")
+    return name != "adap_off_quin" or weights in ("adaptive", "shuffled")
 
 
 def masks():
@@ -91,21 +119,75 @@ def random_scores(size=SIZE, *, dtype=torch.float64, seed=0, negatives=None, der
     offline = [draw(size, largest=1.2).requires_grad_() for _ in range(4)]
     matrix = (draw(size, size) + 0.2 * torch.eye(size, dtype=dtype)).requires_grad_()
     return BatchScores(
-        matrix, negatives=negatives, offline=OfflineScores(*offline, derived_mask=derived_mask)
+        matrix,
+        negatives=negatives,
+        offline=OfflineScores(*offline, derived_mask=derived_mask),
+        likeness=draw(size, size, largest=1.0),
     )
 
 
 def plain_loop(scores, config):
     """Equations 1 to 5 and the variants of table 3, one pair at a time, in Python's floats."""
-    terms = {f"{side}_{kind}": 0.0 for side in ("i2t", "t2i") for kind in KINDS[config.name]}
+    sides = SIDES.get(config.name, ("i2t", "t2i"))
+    terms = {f"{side}_{kind}": 0.0 for side in sides for kind in KINDS[config.name]}
     for anchor in range(len(scores.matrix)):
         for name in terms:
             terms[name] += plain_term(scores, config, anchor, *name.split("_"))
     return terms
 
 
+def plain_matrix(scores, config):
+    """The scores, of negatives less what likeness takes off their margin."""
+    matrix, mask = scores.matrix.tolist(), scores.negative_mask.tolist()
+    for image, row in enumerate(matrix):
+        for text in range(len(row)):
+            if config.semantic_margin and mask[image][text]:
+                row[text] -= config.semantic_margin * scores.likeness[image, text].item()
+    return matrix
+
+
+def plain_online_pair(matrix, mask, b, t_on, i_on, *, redraw):
+    """The places of the derived pair of the hardest online negatives, or of the next hardest."""
+
+    def apart(image, text):
+        return mask[image][text] and mask[text][image]
+
+    if t_on is None or i_on is None:
+        return None
+    if not redraw:
+        return (i_on, t_on) if apart(i_on, t_on) else None
+    places = range(len(matrix))
+    pairs = [(image, t_on) for image in places if mask[image][b] and apart(image, t_on)]
+    pairs += [(i_on, text) for text in places if mask[b][text] and apart(i_on, text)]
+    return max(pairs, key=lambda pair: matrix[b][pair[1]] + matrix[pair[0]][b], default=None)
+
+
+def plain_weight(scores, config, b, side):
+    """The weight of an online hinge of Eq. 5."""
+    matrix, mask, offline = plain_matrix(scores, config), scores.negative_mask, scores.offline
+
+    def own_weight(anchor):
+        negatives = mask[anchor] if side == "i2t" else mask[:, anchor]
+        row = matrix[anchor] if side == "i2t" else [row[anchor] for row in matrix]
+        hardest = max((row[c] for c in range(len(row)) if negatives[c]), default=None)
+        if hardest is None:
+            return None
+        by = anchor - 1 if config.weights == "shuffled" else anchor
+        reference = (offline.i2t if side == "i2t" else offline.t2i)[by].item()
+        if config.adapt_to == "positive":
+            reference = matrix[by][by]
+        weight = config.beta - (reference - hardest) / config.alpha
+        return 0.0 if config.clamp_weights and weight < 0 else weight
+
+    if config.weights != "constant":
+        return own_weight(b)
+    found = [own_weight(anchor) for anchor in range(len(matrix))]
+    return mean(weight for weight in found if weight is not None)
+
+
 def plain_term(scores, config, b, side, kind):
-    matrix, mask, offline = scores.matrix.tolist(), scores.negative_mask.tolist(), scores.offline
+    mask, offline = scores.negative_mask.tolist(), scores.offline
+    matrix = plain_matrix(scores, config)
     positive, size = matrix[b][b], len(matrix)
     texts = [c for c in range(size) if mask[b][c]]
     images = [c for c in range(size) if mask[c][b]]
@@ -116,6 +198,11 @@ def plain_term(scores, config, b, side, kind):
         value = max(margin - positive + negative, 0.0)
         return value * value if config.squared else value
 
+    if kind == "sigmoid":
+        tau = config.temperature or 0.1
+        if side == "positive":
+            return math.log1p(math.exp(-(positive / tau + config.bias)))
+        return sum(math.log1p(math.exp(matrix[b][c] / tau + config.bias)) for c in texts)
     if kind == "softmax":
         others = [matrix[b][c] for c in texts] if side == "i2t" else [matrix[c][b] for c in images]
         tau = config.temperature or 0.07
@@ -132,20 +219,22 @@ def plain_term(scores, config, b, side, kind):
         if (t_on if side == "i2t" else i_on) is None:
             return 0.0
         hardest = matrix[b][t_on] if side == "i2t" else matrix[i_on][b]
-        weight = 1.0
-        if config.name == "adap_off_quin":
-            reference = positive if config.adapt_to == "positive" else drawn
-            weight = config.beta - (reference - hardest) / config.alpha
-            if config.clamp_weights and weight < 0:
-                weight = 0.0
+        weight = plain_weight(scores, config, b, side) if config.name == "adap_off_quin" else 1.0
+        if config.selective is not None and abs(positive - hardest) < config.selective:
+            others = [matrix[b][c] for c in texts]
+            if side == "t2i":
+                others = [matrix[c][b] for c in images]
+            return weight * mean(hinge(config.margin_online, other) for other in others)
         return weight * hinge(config.margin_online, hardest)
     if kind == "offline":
         return hinge(config.margin_offline, drawn)
     if config.name == "online_quin":
-        if t_on is None or i_on is None or not (mask[i_on][t_on] and mask[t_on][i_on]):
+        pair = plain_online_pair(matrix, mask, b, t_on, i_on, redraw=config.redraw_online)
+        if pair is None:
             return 0.0
-        pair = matrix[i_on][t_on] if side == "i2t" else matrix[t_on][i_on]
-        return hinge(config.margin_offline, pair)
+        image, text = pair
+        derived = matrix[image][text] if side == "i2t" else matrix[text][image]
+        return hinge(config.margin_offline, derived)
     if offline.derived_mask is not None and not offline.derived_mask[b]:
         return 0.0
     return hinge(
@@ -205,12 +294,22 @@ def test_an_option_changes_the_losses_it_belongs_to_and_no_other(name, option):
     """The random scores above would not tell a missing option otherwise."""
     plain = LossConfig(name=name, **CONSTANTS)
     changed = replace(plain, **OPTIONS[option])
-    before, after = (compute_loss(random_scores(), config).total for config in (plain, changed))
-    assert (before != after) == (name in BELONGS_TO[option])
+
+    def loss_and_slopes(config):
+        found = []
+        for seed in range(3):
+            scores = random_scores(seed=seed)
+            loss = compute_loss(scores, config).total
+            loss.backward()
+            found += [loss.detach()[None], scores.matrix.grad.flatten()]
+        return torch.cat(found)
+
+    before, after = loss_and_slopes(plain), loss_and_slopes(changed)
+    assert (not torch.equal(before, after)) == (name in BELONGS_TO[option])
 
 
 @pytest.mark.parametrize("mask", ["other positives", "anchors without negatives"])
-@pytest.mark.parametrize(("name", "option"), CASES)
+@pytest.mark.parametrize(("name", "option"), [case for case in CASES if passes_gradients(*case)])
 def test_gradients_are_the_slopes_of_the_loss(name, option, mask):
     """By finite differences, so that weights have to pass gradients on as well."""
     config, negatives = LossConfig(name=name, **CONSTANTS, **OPTIONS[option]), masks()[mask]
@@ -218,7 +317,9 @@ def test_gradients_are_the_slopes_of_the_loss(name, option, mask):
     off = scores.offline
 
     def loss(matrix, *offline):
-        return compute_loss(BatchScores(matrix, negatives, OfflineScores(*offline)), config).total
+        drawn = OfflineScores(*offline)
+        batch = BatchScores(matrix, negatives, drawn, likeness=scores.likeness)
+        return compute_loss(batch, config).total
 
     inputs = (scores.matrix, off.i2t, off.t2i, off.derived, off.partners)
     assert torch.autograd.gradcheck(loss, inputs)
@@ -235,7 +336,8 @@ def test_anchors_without_negatives_have_finite_gradients(name, option):
 def test_there_is_nothing_to_learn_when_every_margin_is_met(name, option):
     matrix = (torch.eye(5, dtype=torch.float64) * 2 - 1).requires_grad_()
     low = torch.full((5,), -1.0, dtype=torch.float64)
-    scores = BatchScores(matrix, offline=OfflineScores(low, low, low, low))
+    likeness = torch.zeros(5, 5, dtype=torch.float64)
+    scores = BatchScores(matrix, offline=OfflineScores(low, low, low, low), likeness=likeness)
     loss = compute_loss(scores, LossConfig(name=name, **OPTIONS[option])).total
     loss.backward()
     assert loss.item() == 0
@@ -249,6 +351,9 @@ def test_scores_may_be_as_low_as_a_model_likes(name):
     offline = {name: part - 1e6 for name, part in vars(scores.offline).items() if part is not None}
     low = BatchScores(scores.matrix - 1e6, offline=OfflineScores(**offline))
     config = LossConfig(name=name, **CONSTANTS)
+    if name == "siglip":  # it tells right from wrong by the scores themselves
+        assert compute_loss(low, config).total.item() == pytest.approx(SIZE * 1e7, rel=1e-3)
+        return
     assert_equal_to_the_loop(low, config, rel=1e-6)
     expected = compute_loss(scores, config).total.item()
     assert compute_loss(low, config).total.item() == pytest.approx(expected, rel=1e-6)
@@ -298,7 +403,7 @@ def test_derived_pairs_of_online_negatives_are_found_by_their_places():
     matrix = torch.tensor(
         [[0.5, 0.1, 0.4, 0.0], [0.3, 0.9, 0.7, 0.0], [0.2, 0.6, 0.9, 0.0], [0.0, 0.0, 0.0, 0.9]]
     )
-    derived, partners, mask = BatchScores(matrix).derived_online
+    derived, partners, mask = BatchScores(matrix).derived_online()
     assert (derived[0].item(), partners[0].item()) == pytest.approx((0.7, 0.6))
     assert mask[0]
 
@@ -393,12 +498,101 @@ def test_swapping_modalities_swaps_the_directions(name, mask):
     other_side = {"i2t": "t2i", "t2i": "i2t"}
     for term, value in forward.items():
         side, _, kind = term.partition("_")
-        same = term if kind == "derived" else f"{other_side[side]}_{kind}"
+        same = term if kind in ("derived", "sigmoid") else f"{other_side[side]}_{kind}"
         assert value.item() == pytest.approx(backward[same].item())
 
 
-@pytest.mark.parametrize("name", sorted(LOG_LOSSES))
-def test_a_log_loss_falls_to_zero_as_scores_part_and_never_reaches_it(name):
+def test_the_next_hardest_takes_the_place_of_one_that_belongs_to_the_other():
+    """The first pair's hardest, t_on = 1 and i_on = 1, are a pair; with (2, 1) the least is lost.
+
+    Image 2 scores 0.5 with the first text, and text 2 only 0.1 with the first image.
+    """
+    matrix = torch.tensor([[0.9, 0.8, 0.1], [0.7, 0.9, 0.2], [0.5, 0.3, 0.9]])
+    scores = BatchScores(matrix)
+    derived, partners, mask = scores.derived_online()
+    assert (derived[0].item(), partners[0].item()) == pytest.approx((0.3, 0.2))
+    assert mask.all()
+    assert not scores.derived_online(redraw=False)[2][0]
+
+
+def test_a_likeness_of_one_takes_the_semantic_margin_off_and_of_zero_nothing():
+    matrix = torch.tensor([[0.9, 0.8], [0.2, 0.7]])
+    likeness = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+    config = LossConfig(name="online", margin_online=0.2, semantic_margin=0.05)
+    terms = compute_loss(BatchScores(matrix, likeness=likeness), config).terms
+    assert terms["i2t_online"].item() == pytest.approx(0.05)  # 0.15 - 0.9 + 0.8
+    assert terms["t2i_online"].item() == pytest.approx(0.25)  # 0.15 - 0.7 + 0.8
+
+
+def test_semantic_margins_ask_for_the_likeness():
+    scores = replace(random_scores(), likeness=None)
+    with pytest.raises(UserError, match="need the likeness of images and texts"):
+        compute_loss(scores, LossConfig(semantic_margin=0.1))
+
+
+def test_selective_negatives_leave_the_plateau_and_are_the_hardest_elsewhere():
+    """Where all scores are equal, the hinge falls on all negatives instead of on one."""
+    matrix = torch.full((4, 4), 0.3, requires_grad=True)
+    loss = compute_loss(BatchScores(matrix), LossConfig(name="online", selective=0.01))
+    loss.total.backward()
+    assert loss.total.item() == pytest.approx(2 * 4 * 0.2)
+    others = ~torch.eye(4, dtype=torch.bool)
+    torch.testing.assert_close(matrix.grad[others], torch.full((12,), 2 / 3))
+    scores = random_scores()
+    gap = (scores.positive - scores.i2t_online).abs().min().item()
+    for name in ONLINE_LOSSES:
+        plain = LossConfig(name=name, **CONSTANTS)
+        total = compute_loss(scores, replace(plain, selective=gap / 100)).total
+        assert total == compute_loss(scores, plain).total
+
+
+@pytest.mark.parametrize("control", ["constant", "detached"])
+def test_gradients_do_not_flow_through_the_weights_of_a_control(control):
+    """They are those of the hinges, each times its weight."""
+    config, scores = LossConfig(name="adap_off_quin", weights=control), random_scores()
+    i2t, t2i = adaptive_weights(scores, config)
+    assert not i2t.requires_grad
+    assert not t2i.requires_grad
+    loss = compute_loss(scores, config)
+    loss.total.backward()
+    again = random_scores()
+    plain = compute_loss(again, replace(config, name="off_quin"))
+    replace(plain, weights={"i2t_online": i2t, "t2i_online": t2i}).total.backward()
+    torch.testing.assert_close(scores.matrix.grad, again.matrix.grad)
+
+
+def test_constant_weights_have_the_mean_of_the_adaptive_ones_in_each_direction():
+    scores = random_scores(negatives=masks()["anchors without negatives"])
+    config = LossConfig(name="adap_off_quin", **CONSTANTS)
+    constant = adaptive_weights(scores, replace(config, weights="constant"))
+    sides = (scores.negative_mask.any(dim=1), scores.negative_mask.any(dim=0))
+    for free, same, found in zip(adaptive_weights(scores, config), constant, sides, strict=True):
+        torch.testing.assert_close(same, free[found].mean().detach().expand(SIZE))
+
+
+def test_shuffled_weights_are_those_of_the_pair_before():
+    scores = random_scores()
+    off = scores.offline
+    config = LossConfig(name="adap_off_quin", **CONSTANTS)
+    rolled = OfflineScores(off.i2t.roll(1), off.t2i.roll(1))
+    expected = adaptive_weights(replace(scores, offline=rolled), config)
+    found = adaptive_weights(scores, replace(config, weights="shuffled"))
+    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+
+
+def test_a_learned_bias_takes_the_place_of_the_config_s():
+    scores, config = random_scores(), LossConfig(name="siglip")
+    bias = torch.tensor(-4.0, dtype=torch.float64, requires_grad=True)
+
+    def loss(bias):
+        return compute_loss(replace(scores, bias=bias), config).total
+
+    assert loss(bias).item() == compute_loss(scores, replace(config, bias=-4.0)).total.item()
+    assert torch.autograd.gradcheck(loss, (bias,))
+
+
+@pytest.mark.parametrize("name", ["infonce", "softmax_offline"])
+def test_a_softmax_falls_to_zero_as_scores_part_and_never_reaches_it(name):
     matrix, low = torch.eye(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
     losses = [
         compute_loss(
@@ -418,7 +612,7 @@ def test_a_softmax_of_equal_scores_is_the_log_of_their_number(name):
     assert loss.item() == pytest.approx(2 * 4 * math.log(n_counted))
 
 
-@pytest.mark.parametrize("name", ["infonce", "softmax_offline"])
+@pytest.mark.parametrize("name", sorted(LOG_LOSSES))
 def test_a_learned_scale_takes_the_place_of_the_temperature_and_gets_its_gradient(name):
     scores, config = random_scores(negatives=masks()["other positives"]), LossConfig(name=name)
     scale = torch.tensor(1 / 0.2, dtype=torch.float64, requires_grad=True)
@@ -432,7 +626,7 @@ def test_a_learned_scale_takes_the_place_of_the_temperature_and_gets_its_gradien
 
 
 @pytest.mark.parametrize("mask", ["other positives", "anchors without negatives"])
-@pytest.mark.parametrize(("name", "option"), CASES)
+@pytest.mark.parametrize(("name", "option"), [case for case in CASES if "shuffled" not in case[1]])
 def test_the_order_of_the_pairs_in_a_batch_does_not_matter(name, option, mask):
     config = LossConfig(name=name, **CONSTANTS, **OPTIONS[option])
     scores = random_scores(negatives=masks()[mask], derived_mask=torch.arange(SIZE) % 3 > 0)
@@ -442,6 +636,7 @@ def test_the_order_of_the_pairs_in_a_batch_does_not_matter(name, option, mask):
         scores.matrix[order][:, order],
         scores.negatives[order][:, order],
         OfflineScores(**offline),
+        likeness=scores.likeness[order][:, order],
     )
     expected = {name: value.item() for name, value in compute_loss(scores, config).terms.items()}
     found = {name: value.item() for name, value in compute_loss(moved, config).terms.items()}

@@ -106,6 +106,19 @@ def test_official_behaviour_spells_out_the_departures_of_the_published_program()
         assert settings.validate_every == 1000
         assert settings.select_by == "r1+r5"
         assert settings.validation_texts == 5000
+        assert not settings.loss.redraw_online
+
+
+@pytest.mark.parametrize(
+    ("name", "select_by", "every"),
+    [("vsrn-f30k", "r1+r5", 1000), ("bfan-f30k", "rsum", None), ("scan-coco", "rsum", None)],
+)
+def test_each_published_program_chooses_the_best_model_in_its_own_way(name, select_by, every):
+    for recipe in (load_recipe(f"{name}+official"), load_recipe(name, behaviour="official")):
+        assert recipe == as_published(load_recipe(name))
+        for settings in (recipe.round_one, recipe.round_two):
+            assert (settings.select_by, settings.validate_every) == (select_by, every)
+            assert settings.validation_texts == 5000
 
 
 def test_a_behaviour_changes_the_defaults_and_never_what_the_recipe_states(tmp_path):

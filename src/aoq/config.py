@@ -26,8 +26,10 @@ LossName = Literal[
     "online_quin",
     "infonce",
     "softmax_offline",
+    "siglip",
 ]
 RoundName = Literal["one", "two"]
+Weights = Literal["adaptive", "constant", "detached", "shuffled"]
 Behaviour = Literal["paper", "official"]
 ModelName = Literal["vsrn", "scan", "bfan", "vse", "bow", "cca", "towers", "own"]
 Learning = Literal["heads", "top", "lora", "full"]
@@ -263,7 +265,7 @@ class LossConfig:
 
     name: LossName = "online"
     """Eq. 1-5: standard, online, off_tri, off_quin, adap_off_quin; table 3's variants of Eq. 4; and
-    softmax losses: infonce, softmax_offline (infonce with offline negatives)."""
+    infonce, softmax_offline (infonce with offline negatives), siglip (sigmoids)."""
     margin_online: float = 0.2
     "Margin of the online terms (gamma 1)."
     margin_offline: float = 0.0
@@ -274,27 +276,40 @@ class LossConfig:
     "The adaptive weight at S_off = S_on."
     adapt_to: Literal["offline", "positive"] = "offline"
     "Reference for S_on in the adaptive weight: S_off, or S(i, t) (table 3, w/o OfflineAdap)."
+    weights: Weights = "adaptive"
+    """Controls of Eq. 5: adaptive weights, or constant (all their mean), detached (without
+    gradient), shuffled (by S_off of another anchor)."""
     clamp_weights: bool = False
     "Keep adaptive weights from falling below zero."
+    redraw_online: bool = True
+    """online_quin: take the next hardest image or text where the hardest belong together; without,
+    their derived pairs are left out."""
+    selective: float | None = None
+    """Learn from the mean of all negatives where the hardest scores within this of the positive
+    (SelHN, published with 0.01); none: always from the hardest."""
+    semantic_margin: float = 0.0
+    "Taken off the margin of a negative of the batch, times its likeness to the positive (0 to 1)."
     squared: bool = False
     "Square every hinge."
     temperature: float | None = None
-    "Softmax: what scores are divided by; none: 0.07."
+    "Softmax and sigmoid: what scores are divided by; none: 0.07, or for siglip 0.1."
+    bias: float = -10.0
+    "siglip: what is added to the divided scores; learned along with the temperature."
     learn_temperature: bool | None = None
-    "Learn the temperature, from `temperature` on; none: no."
+    "Learn the temperature, and siglip's bias, from these values on; none: for siglip only."
     offline_weight: float = 1.0
     "softmax_offline: as how many negatives of the batch the offline negative of an anchor counts."
 
     def __post_init__(self) -> None:
         settle_types(self)
         _require(self.alpha > 0, f"loss.alpha is {self.alpha}; it has to be positive.")
-        for name in ("margin_online", "margin_offline"):
+        for name in ("margin_online", "margin_offline", "semantic_margin", "selective"):
             value = getattr(self, name)
             _require(
-                0 <= value < math.inf,
+                value is None or 0 <= value < math.inf,
                 f"loss.{name} is {value}; it has to be finite and at least 0.",
             )
-        for name in ("alpha", "beta"):
+        for name in ("alpha", "beta", "bias"):
             value = getattr(self, name)
             _require(math.isfinite(value), f"loss.{name} is {value}; it has to be a number.")
         for name in ("temperature", "offline_weight"):
@@ -305,7 +320,7 @@ class LossConfig:
             )
         lowest, highest = LEARNED_TEMPERATURES
         _require(
-            not self.learn_temperature or lowest <= self.initial_temperature <= highest,
+            not self.learns_temperature or lowest <= self.initial_temperature <= highest,
             f"loss.temperature is {self.temperature}; one that is learned stays within {lowest} to"
             f" {highest}, and has to start there.",
         )
@@ -313,15 +328,17 @@ class LossConfig:
     @property
     def initial_temperature(self) -> float:
         """The temperature, or what it is learned from."""
-        return self.temperature or 0.07
+        return self.temperature or (0.1 if self.name == "siglip" else 0.07)
 
     @property
     def learns_temperature(self) -> bool:
-        return self.name in ("infonce", "softmax_offline") and bool(self.learn_temperature)
+        if self.name not in ("infonce", "softmax_offline", "siglip"):
+            return False
+        return self.name == "siglip" if self.learn_temperature is None else self.learn_temperature
 
     @property
     def needs_candidates(self) -> bool:
-        return self.name not in ("standard", "online", "infonce")
+        return self.name not in ("standard", "online", "infonce", "siglip")
 
     @property
     def needs_derived_pairs(self) -> bool:
@@ -622,16 +639,22 @@ class Recipe:
 
 
 def as_published(recipe: Recipe) -> Recipe:
-    """Apply the differences of the authors' program that change results, but none of its bugs."""
+    """Apply the differences of the authors' programs that change results, but none of their bugs.
+
+    There are two: VSRN's chooses the best model by four recalls and also within epochs, BFAN's by
+    all six and after epochs, as SCAN's does.
+    """
 
     def published_round(settings: RoundConfig) -> RoundConfig:
-        return replace(
+        settings = replace(
             settings,
+            loss=replace(settings.loss, redraw_online=False),
             diagonal_only=True,
-            select_by="r1+r5",
             validation_texts=5000,
-            validate_every=1000,
         )
+        if recipe.model.name != "vsrn":
+            return settings
+        return replace(settings, select_by="r1+r5", validate_every=1000)
 
     return replace(
         recipe,

@@ -1,4 +1,4 @@
-"""Equations 1 to 5 of the paper, variants of them, and softmax losses, on scores alone.
+"""Equations 1 to 5 of the paper, variants of them, softmax and sigmoid losses, on scores alone.
 
 A loss never sees an encoding or a model: any model that can score a batch can be trained with
 it. Equations 2 to 5 build on each other, so one function, `quintuplet`, holds them all. Sums are
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import relu
+from torch.nn.functional import relu, softplus
 
 from aoq.config import LossConfig, LossName
 from aoq.errors import UserError
@@ -53,22 +53,28 @@ class BatchScores:
     """Scores of a batch: every image against every text, and in round two the offline ones.
 
     `negatives` is true where an image and a text do not belong together; without it everything
-    off the diagonal counts as negative. Softmax losses multiply scores by `scale` where it is
-    learned; without it by that of the config.
+    off the diagonal counts as negative. `likeness` says how alike the text is to captions of the
+    image, from 0 to 1, for semantic margins. Softmax and sigmoid losses use `scale` and `bias`
+    where they are learned, and else those of the config.
     """
 
     matrix: Tensor  # (B, B)
     negatives: Tensor | None = None  # (B, B)
     offline: OfflineScores | None = None
+    likeness: Tensor | None = None  # (B, B)
     scale: Tensor | None = None  # (), 1 / temperature
+    bias: Tensor | None = None  # ()
 
     def __post_init__(self) -> None:
         require_tensor("matrix", self.matrix, ("B", "B"), of="fraction")
         pairs = len(self.matrix)
         if self.negatives is not None:
             require_tensor("negatives", self.negatives, (pairs, pairs), of="bool")
-        if self.scale is not None:
-            require_tensor("scale", self.scale, (), of="fraction")
+        if self.likeness is not None:
+            require_tensor("likeness", self.likeness, (pairs, pairs), of="fraction")
+        for name in ("scale", "bias"):
+            if (value := getattr(self, name)) is not None:
+                require_tensor(name, value, (), of="fraction")
         if not isinstance(self.offline, OfflineScores | None):
             raise UserError(
                 f"offline is a {type(self.offline).__name__}; expected OfflineScores: "
@@ -99,8 +105,11 @@ class BatchScores:
     @cached_property
     def _online(self) -> tuple[torch.return_types.max, torch.return_types.max]:
         """Each image's hardest text of the batch and each text's hardest image: score and place."""
-        negatives = self.matrix.masked_fill(~self.negative_mask, _no_negative(self.matrix))
-        return negatives.max(dim=1), negatives.max(dim=0)
+        return self._hardest(self.negative_mask, dim=1), self._hardest(self.negative_mask, dim=0)
+
+    def _hardest(self, mask: Tensor, *, dim: int) -> torch.return_types.max:
+        """The highest score where the mask is true, and its place."""
+        return self.matrix.masked_fill(~mask, _no_negative(self.matrix)).max(dim=dim)
 
     @property
     def i2t_online(self) -> Tensor:
@@ -112,17 +121,38 @@ class BatchScores:
         """S(i_on, t): the hardest image of the batch for each text. (B,)"""
         return self._online[1].values
 
-    @cached_property
-    def derived_online(self) -> tuple[Tensor, Tensor, Tensor]:
+    def derived_online(self, *, redraw: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """S(i_on, t_on), S(i~_on, t~_on), and where both pairs are negatives. (B,)
 
         The image that goes with t_on has its place in the batch, the text that goes with i_on
-        that of i_on.
+        that of i_on. With `redraw`, the next hardest image or text takes the place of one that
+        belongs to the other; of the two, the one that leaves the harder negatives.
         """
         (text_scores, texts), (image_scores, images) = self._online
-        mask = self.negative_mask[images, texts] & self.negative_mask[texts, images]
+        apart = self.negative_mask & self.negative_mask.T  # by the places of image and text
+        if redraw:
+            next_image = self._hardest(self.negative_mask & apart[:, texts], dim=0)
+            next_text = self._hardest(self.negative_mask & apart[images, :], dim=1)
+            keeps_text = text_scores + next_image.values >= image_scores + next_text.values
+            text_scores = torch.where(keeps_text, text_scores, next_text.values)
+            image_scores = torch.where(keeps_text, next_image.values, image_scores)
+            texts = torch.where(keeps_text, texts, next_text.indices)
+            images = torch.where(keeps_text, next_image.indices, images)
+        mask = apart[images, texts]
         mask &= torch.minimum(text_scores, image_scores) > _no_negative(self.matrix)
         return self.matrix[images, texts], self.matrix[texts, images], mask
+
+    def with_semantic_margin(self, margin: float) -> BatchScores:
+        """Take `margin` times the likeness off the score of every negative of the batch.
+
+        A hinge's margin shrinks by as much: [m - S + (S_on - d)]+ = [(m - d) - S + S_on]+.
+        """
+        if self.likeness is None:
+            raise UserError(
+                "semantic margins need the likeness of images and texts; pass BatchScores with "
+                "likeness."
+            )
+        return replace(self, matrix=self.matrix - margin * self.likeness * self.negative_mask)
 
     def require_offline(self) -> OfflineScores:
         """Return the offline scores; refuse a batch without."""
@@ -145,14 +175,16 @@ class BatchScores:
 class LossTerms:
     """The terms of a loss by name: hinges and log losses, summed up, and auxiliary losses.
 
-    A hinge may have a weight. It has an entry for every anchor, or for every negative (Eq. 1). A
-    log loss is that of a softmax or sigmoid; it has no margin, and so is never quite zero.
+    A hinge may have a weight. It has an entry for every anchor, or for every negative (Eq. 1), and
+    a mask if some anchors have no derived pairs. A log loss is that of a softmax or sigmoid; it
+    has no margin, and so is never quite zero.
     """
 
     hinges: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, Tensor] = field(default_factory=dict)
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
     log_losses: dict[str, Tensor] = field(default_factory=dict)
+    masks: dict[str, Tensor] = field(default_factory=dict)
 
     @cached_property
     def terms(self) -> dict[str, Tensor]:
@@ -202,34 +234,82 @@ def quintuplet(
     m_on, m_off = config.margin_online, config.margin_offline
     weights: dict[str, Tensor] = {}
     hinges: dict[str, Tensor] = {}
+    masks: dict[str, Tensor] = {}
     if adaptive:
         weights["i2t_online"], weights["t2i_online"] = adaptive_weights(scores, config)
     if online:
         positive = scores.positive  # read once a line, which fixes the order gradients add up in
         hinges["i2t_online"] = hinge(m_on - positive + scores.i2t_online, config)
         hinges["t2i_online"] = hinge(m_on - positive + scores.t2i_online, config)
+        if config.selective is not None:
+            hinges = _selective(hinges, scores, config, within=config.selective)
     if offline:
         positive, drawn = scores.positive, scores.require_offline()
         hinges["i2t_offline"] = hinge(m_off - positive + drawn.i2t, config)
         hinges["t2i_offline"] = hinge(m_off - positive + drawn.t2i, config)
     if derived:
-        positive, is_online = scores.positive, derived == "online"
-        pairs, partners, mask = scores.derived_online if is_online else scores.require_derived()
+        positive, found = scores.positive, None
+        if derived == "online":
+            found = scores.derived_online(redraw=config.redraw_online)
+        pairs, partners, mask = found or scores.require_derived()
         hinges["i2t_derived"] = _masked(hinge(m_off - positive + pairs, config), mask)
         hinges["t2i_derived"] = _masked(hinge(m_off - positive + partners, config), mask)
-    return LossTerms(hinges, weights)
+        if mask is not None:
+            masks = {"i2t_derived": mask, "t2i_derived": mask}
+    return LossTerms(hinges, weights, masks=masks)
+
+
+def _selective(
+    hardest: dict[str, Tensor], scores: BatchScores, config: LossConfig, *, within: float
+) -> dict[str, Tensor]:
+    """Take the mean over all negatives where the hardest one scores like the positive (SelHN):
+
+        [m_on - S(i, t) + S(i, t_on)]+                  where |S(i, t) - S(i, t_on)| >= within
+        mean over t' of [m_on - S(i, t) + S(i, t')]+    elsewhere
+
+    As the two scores approach each other, the gradients of one hardest negative vanish.
+    """
+    positive, negatives = scores.positive, scores.negative_mask
+    every = standard_triplet(scores, config).hinges
+    i2t_mean = every["i2t_all"].sum(dim=1) / negatives.sum(dim=1).clamp(min=1)
+    t2i_mean = every["t2i_all"].sum(dim=0) / negatives.sum(dim=0).clamp(min=1)
+    i2t_near = (positive - scores.i2t_online).abs() < within
+    t2i_near = (positive - scores.t2i_online).abs() < within
+    return {
+        "i2t_online": torch.where(i2t_near, i2t_mean, hardest["i2t_online"]),
+        "t2i_online": torch.where(t2i_near, t2i_mean, hardest["t2i_online"]),
+    }
 
 
 def adaptive_weights(scores: BatchScores, config: LossConfig) -> tuple[Tensor, Tensor]:
-    """The weights w_i2t and w_t2i of Eq. 5; gradients flow through them. (B,)"""
+    """Compute the weights w_i2t and w_t2i of Eq. 5. (B,)
+
+    Gradients flow through them. The controls leave one thing out each: `constant` that an anchor
+    has a weight of its own, `detached` the gradient, `shuffled` that S_off is the anchor's own.
+    """
     if config.adapt_to == "positive":  # table 3, w/o OfflineAdap
         i2t_by = t2i_by = scores.positive
     else:
         offline = scores.require_offline()
         i2t_by, t2i_by = offline.i2t, offline.t2i
+    if config.weights == "shuffled":  # batches are shuffled: that of the pair before will do
+        i2t_by, t2i_by = i2t_by.roll(1), t2i_by.roll(1)
     i2t = config.beta - (i2t_by - scores.i2t_online) / config.alpha
     t2i = config.beta - (t2i_by - scores.t2i_online) / config.alpha
-    return (i2t.relu(), t2i.relu()) if config.clamp_weights else (i2t, t2i)
+    if config.clamp_weights:
+        i2t, t2i = i2t.relu(), t2i.relu()
+    if config.weights == "detached":
+        i2t, t2i = i2t.detach(), t2i.detach()
+    if config.weights == "constant":
+        has_text, has_image = scores.has_negative
+        i2t, t2i = _mean_of(i2t.detach(), has_text), _mean_of(t2i.detach(), has_image)
+    return i2t, t2i
+
+
+def _mean_of(weights: Tensor, has_negative: Tensor) -> Tensor:
+    """The mean of the weights of anchors that have a negative, for every anchor. (B,)"""
+    mean = (weights * has_negative).sum() / has_negative.sum().clamp(min=1)
+    return mean.expand_as(weights)
 
 
 def _masked(values: Tensor, mask: Tensor | None) -> Tensor:
@@ -267,10 +347,28 @@ def softmax_offline(scores: BatchScores, config: LossConfig) -> LossTerms:
 
 def _softmax_logits(scores: BatchScores, config: LossConfig) -> tuple[Tensor, Tensor | float]:
     """S / tau, with -inf where a text belongs to an image of another pair, and 1 / tau. (B, B)"""
-    scale = 1 / config.initial_temperature if scores.scale is None else scores.scale
+    scale = _scale(scores, config)
     other_positives = ~scores.negative_mask
     other_positives.fill_diagonal_(False)
     return (scale * scores.matrix).masked_fill(other_positives, -math.inf), scale
+
+
+def siglip(scores: BatchScores, config: LossConfig) -> LossTerms:
+    """Compute the cross entropy of telling for each pair by itself whether it belongs together:
+
+    -log sigmoid(S(i, t) / tau + b)  -  sum of log sigmoid(-S(i, t') / tau - b)
+
+    over the pairs and their negatives t' in the batch, and b the bias. Each negative counts once,
+    as both the image and the text have it.
+    """
+    bias = config.bias if scores.bias is None else scores.bias
+    logits = _scale(scores, config) * scores.matrix + bias
+    positive, negative = softplus(-logits.diagonal()), softplus(logits) * scores.negative_mask
+    return LossTerms(log_losses={"positive_sigmoid": positive, "negative_sigmoid": negative})
+
+
+def _scale(scores: BatchScores, config: LossConfig) -> Tensor | float:
+    return 1 / config.initial_temperature if scores.scale is None else scores.scale
 
 
 LOSSES: dict[LossName, Callable[[BatchScores, LossConfig], LossTerms]] = {
@@ -287,6 +385,7 @@ LOSSES: dict[LossName, Callable[[BatchScores, LossConfig], LossTerms]] = {
     ),
     "infonce": info_nce,
     "softmax_offline": softmax_offline,
+    "siglip": siglip,
 }
 
 
@@ -305,4 +404,6 @@ def compute_loss(scores: BatchScores, config: LossConfig) -> LossTerms:
             f"compute_loss takes BatchScores and a LossConfig, not a {type(scores).__name__} and a "
             f"{type(config).__name__}; write compute_loss(BatchScores(matrix), LossConfig())."
         )
+    if config.semantic_margin:
+        scores = scores.with_semantic_margin(config.semantic_margin)
     return LOSSES[config.name](scores, config)

@@ -297,4 +297,5 @@ class StepBatch:
     offline: AlignedIdx | None = None
     partners: AlignedIdx | None = None
     derived_mask: Tensor | None = None  # (B,), true where both derived pairs are negatives
+    likeness: Tensor | None = None  # (B, B), of a text and the captions of an image, 0 to 1
     share: float = 1.0  # b divided by the pairs of the whole step

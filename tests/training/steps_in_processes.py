@@ -39,6 +39,12 @@ CASES = {
         "loss": LossConfig(name="softmax_offline", learn_temperature=True),
         "encode_at_once": 3,
     },
+    "vse, sigmoid": {"loss": LossConfig(name="siglip")},
+    "vse, likeness": {
+        "loss": LossConfig(
+            name="online_quin", margin_online=0.4, semantic_margin=0.2, selective=0.2
+        )
+    },
     "scan": {},
     "vse": {},
     "vsrn, frozen": {},

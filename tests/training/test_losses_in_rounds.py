@@ -35,6 +35,12 @@ from tests.training.steps_in_processes import everything_wrong
 LEARNED = {
     "infonce": LossConfig(name="infonce", learn_temperature=True),
     "softmax_offline": LossConfig(name="softmax_offline", learn_temperature=True),
+    "siglip": LossConfig(name="siglip"),
+}
+OPTIONS = LEARNED | {
+    "likeness": LossConfig(name="online_quin", semantic_margin=0.1, selective=0.1),
+    "constant": LossConfig(name="adap_off_quin", weights="constant"),
+    "shuffled": LossConfig(name="adap_off_quin", weights="shuffled"),
 }
 MODERN = {"optimizer": "adamw", "weight_decay": 0.05, "ema": 0.9, "warmup_epochs": 1}
 
@@ -83,36 +89,43 @@ def step_of(collator, loss, *, pairs=slice(0, 12), **options):
     return gradients, logit_scale.values()
 
 
-@pytest.mark.parametrize("loss", LEARNED.values(), ids=LEARNED)
-def test_pieces_give_what_the_loss_learns_the_gradients_of_the_whole(collator, loss):
+@pytest.mark.parametrize("loss", OPTIONS.values(), ids=OPTIONS)
+def test_pieces_give_the_gradients_of_the_whole_to_what_the_loss_learns_too(collator, loss):
     (whole, learned), (pieces, again) = (
         step_of(collator, loss, encode_at_once=each) for each in (None, 3)
     )
-    assert whole["log_scale"].abs() > 1e-3
+    assert {"log_scale", "bias"} & set(whole) == set(LogitScale(loss).state_dict())
+    assert all(value.any() for value in whole.values())
     torch.testing.assert_close(pieces, whole, rtol=1e-4, atol=1e-5)
     assert learned == pytest.approx(again, rel=1e-5)
 
 
-def test_gradients_of_parts_add_up_for_what_the_loss_learns(collator):
+@pytest.mark.parametrize(
+    "loss", [each for each in OPTIONS.values() if not each.needs_candidates], ids=str
+)
+def test_gradients_of_parts_add_up_for_what_the_loss_learns(collator, loss):
     """Negatives come from the part, so the sum is that of steps with the part's pairs alone."""
-    loss = LEARNED["infonce"]
     halves = [step_of(collator, loss, pairs=slice(at, at + 6))[0] for at in (0, 6)]
     both, _ = step_of(collator, loss, accumulate=2)
     for name, value in both.items():
         torch.testing.assert_close(value, halves[0][name] + halves[1][name], msg=name)
 
 
-@pytest.mark.parametrize("loss", LEARNED.values(), ids=LEARNED)
-@pytest.mark.parametrize("calls", [2, 6, 11])
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [(name, 6) for name in OPTIONS]
+    + [pytest.param(name, call, marks=pytest.mark.slow) for name in OPTIONS for call in (2, 11)],
+)
 def test_a_killed_round_ends_with_what_the_loss_of_a_whole_one_has_learned(
-    tmp_path, precomp, monkeypatch, loss, calls
+    tmp_path, precomp, monkeypatch, name, calls
 ):
+    loss = OPTIONS[name]
     recipe = recipe_of(precomp, loss, **MODERN, encode_at_once=5)
-    which, lists = ("two", tmp_path / "lists.safetensors")
+    lists = tmp_path / "lists.safetensors"
     data = open_training_data(recipe)
     train_round(tmp_path / "teacher", recipe, data, which="one")
     mine_run(tmp_path / "teacher", lists)
-    options = {"which": which, "candidates": lists if loss.needs_candidates else None}
+    options = {"which": "two", "candidates": lists if loss.needs_candidates else None}
     whole = train_round(tmp_path / "whole", recipe, data, **options)
 
     real, count = step_module.step_loss, 0
@@ -134,14 +147,11 @@ def test_a_killed_round_ends_with_what_the_loss_of_a_whole_one_has_learned(
         torch.load(RunDirectory(tmp_path / run).trainer, weights_only=True)
         for run in ("whole", "killed")
     )
-    assert one["logit_scale"].keys() == two["logit_scale"].keys() == set(state_of(loss))
-    for name, value in one["logit_scale"].items():
-        assert torch.equal(value, two["logit_scale"][name])
-        assert value != state_of(loss)[name]
-
-
-def state_of(loss):
-    return LogitScale(loss).state_dict()
+    fresh = LogitScale(loss).state_dict()
+    assert bool(fresh) == ("logit_scale" in one) == ("logit_scale" in two)
+    for parameter, value in fresh.items():
+        assert torch.equal(one["logit_scale"][parameter], two["logit_scale"][parameter])
+        assert one["logit_scale"][parameter] != value
 
 
 def test_what_the_loss_learns_is_logged_and_kept_beside_the_weights(tmp_path, precomp):

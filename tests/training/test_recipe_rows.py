@@ -36,6 +36,7 @@ TERMS = {
     "only_offline": OFFLINE | DERIVED,
     "infonce": SOFTMAX,
     "softmax_offline": SOFTMAX,
+    "siglip": {"positive_sigmoid", "negative_sigmoid"},
 }
 ROWS = [name for row in paper_rows() for name in row.recipes]
 # tests/end_to_end/test_towers.py runs those of towers.

@@ -138,8 +138,17 @@ def test_derived_pairs_of_online_negatives_count_where_both_are_negatives():
     Its two pairs score 0.75 and 0.5 against 0.5; the partner's margin is not broken.
     """
     offline = OfflineScores(i2t=OFFLINE.i2t, t2i=OFFLINE.t2i)
-    active = window(outcome_of("online_quin", offline=offline)).summary()["active"]
+    masked = outcome_of("online_quin", offline=offline, redraw_online=False)
+    active = window(masked).summary()["active"]
     assert (active["i2t_derived"], active["t2i_derived"]) == (1.0, 0.0)
+
+
+def test_softmax_losses_have_terms_and_scores_and_no_hinges():
+    summary = window(outcome_of("softmax_offline", temperature=0.5)).summary()
+    assert set(summary["loss"]) == {"i2t_softmax", "t2i_softmax"}
+    assert summary["active"] == {}
+    assert summary["scores"].keys() == {"positive", "online", "offline"}
+    assert not CollapseWatch(0.2, patience=1).sees([outcome_of("infonce", torch.zeros(3, 3))])
 
 
 def test_terms_are_means_over_the_steps_that_have_them():

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from aoq.data.augmentation import apply_views, draw_views, mirrorable
 from aoq.data.dataset import PairDataset
+from aoq.data.likeness import CaptionLikeness
 from aoq.data.vocabulary import PAD, UNKNOWN, Vocabulary
 from aoq.errors import UserError
 from aoq.features.outputs import Output
@@ -120,6 +121,11 @@ class Collator:
     @cached_property
     def _mirrorable(self) -> Bools:
         return mirrorable(self.dataset)
+
+    @cached_property
+    def likeness(self) -> CaptionLikeness:
+        """How alike captions are, which some losses are told of."""
+        return CaptionLikeness(self.dataset.positives, self.dataset.captions)
 
     def random_views(self, image_ids: Ids, *, seed: int, epoch: int, step: int) -> Tensor:
         """Read random views of some images, for a step of training. (B, 3, S, S)"""

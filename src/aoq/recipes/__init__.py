@@ -69,12 +69,20 @@ def load_recipe(name: str | Path, *, behaviour: Behaviour | None = None) -> Reci
     table = _read(str(name))
     if behaviour is not None:
         table["behaviour"] = behaviour
-    start = as_published(Recipe()) if table.get("behaviour") == "official" else Recipe()
-    recipe = with_settings(start, table, where=str(name))
+    recipe = with_settings(_start(table, where=str(name)), table, where=str(name))
     for change in _split(str(name), None)[1]:
         if not any(_is_used(setting, recipe) for setting in _flat(_read_change(change, None))):
             warn(f"{name}: {change} changes nothing that this recipe uses; leave it out.")
     return recipe
+
+
+def _start(table: dict[str, Any], *, where: str) -> Recipe:
+    """Return the defaults of a behaviour, which depend on the model."""
+    if table.get("behaviour") != "official":
+        return Recipe()
+    model = table.get("model")
+    name = {"name": model["name"]} if isinstance(model, dict) and "name" in model else {}
+    return as_published(with_settings(Recipe(), {"model": name}, where=where))
 
 
 def with_settings(recipe: Recipe, settings: dict[str, Any], *, where: str) -> Recipe:

@@ -1,4 +1,4 @@
-"""What a loss itself learns: the temperature of a softmax.
+"""What a loss itself learns: the temperature of a softmax, a sigmoid's temperature and bias.
 
 It belongs to the round, not to the model, which scores the same without it. It takes the steps of
 the optimizer with the learning rate of the round and without weight decay, is saved with the
@@ -30,13 +30,16 @@ class LogitScale(nn.Module):
     def __init__(self, config: LossConfig) -> None:
         super().__init__()
         self.log_scale: nn.Parameter | None = None
+        self.bias: nn.Parameter | None = None
+        if config.learns_temperature and config.name == "siglip":
+            self.bias = nn.Parameter(torch.tensor(config.bias))
         if config.learns_temperature:
             self.log_scale = nn.Parameter(torch.tensor(-math.log(config.initial_temperature)))
 
     def add_to(self, scores: BatchScores) -> BatchScores:
         """Give scores what is learned about them."""
         scale = None if self.log_scale is None else self.log_scale.exp()
-        return replace(scores, scale=scale)
+        return replace(scores, scale=scale, bias=self.bias)
 
     def clamp(self) -> None:
         """Bring the temperature back within its bounds."""
@@ -46,6 +49,9 @@ class LogitScale(nn.Module):
 
     def values(self) -> dict[str, float]:
         """Return what is learned, by name, for people to read."""
-        if self.log_scale is None:
-            return {}
-        return {"temperature": round(math.exp(-self.log_scale.item()), 6)}
+        found = {}
+        if self.log_scale is not None:
+            found["temperature"] = round(math.exp(-self.log_scale.item()), 6)
+        if self.bias is not None:
+            found["bias"] = round(self.bias.item(), 6)
+        return found

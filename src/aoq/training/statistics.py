@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -27,34 +27,29 @@ _ONLINE = ("i2t_online", "t2i_online")
 COLLAPSED = (
     "the loss sits on its plateau of 2 x batch x margin: all scores are alike, so no pair stands "
     "out from its negatives. Some data sets leave it by themselves after an epoch or two: wait, or "
-    "train again with a warm-up (--round-one.warmup-epochs 1), a lower learning rate "
-    "(--round-one.learning-rate) or a smaller batch (--round-one.batch-size); for round two the "
-    "flags begin with --round-two."
+    "train again with a warm-up (--round-one.warmup-epochs 1), selective hard negatives "
+    "(--round-one.loss.selective 0.01), a lower learning rate (--round-one.learning-rate) or a "
+    "smaller batch (--round-one.batch-size); for round two the flags begin with --round-two."
 )
 
 
-def _has_negative(hinge: str, scores: BatchScores) -> Tensor:
+def _has_negative(hinge: str, scores: BatchScores, masks: Mapping[str, Tensor]) -> Tensor:
     """Return where the hinge of this name has a negative. (B,), or (B, B) for Eq. 1
 
     Elsewhere it is zero whatever the model does, and its score and weight are stand-ins.
     """
-    negatives, offline = scores.negative_mask, scores.offline
+    negatives = scores.negative_mask
     direction, _, kind = hinge.partition("_")
     if kind == "all":
         return negatives
     if kind == "online":
         return scores.has_negative[0 if direction == "i2t" else 1]
-    if kind == "derived":
-        if offline is None or offline.derived is None:  # pairs of the online negatives
-            return scores.derived_online[2]
-        if offline.derived_mask is not None:
-            return offline.derived_mask
-    return torch.ones_like(negatives.diagonal())
+    return masks.get(hinge, torch.ones_like(negatives.diagonal()))
 
 
 def _online(scores: BatchScores) -> list[tuple[Tensor, Tensor]]:
     """Return scores of online negatives of images and texts, and where there are any. (B,) each"""
-    return [(getattr(scores, name), _has_negative(name, scores)) for name in _ONLINE]
+    return [(getattr(scores, name), _has_negative(name, scores, {})) for name in _ONLINE]
 
 
 class StepStatistics:
@@ -92,11 +87,11 @@ class StepStatistics:
     def _add_hinges(self, outcome: Outcome) -> None:
         scores, loss = outcome.scores, outcome.loss
         for name, hinge in loss.hinges.items():
-            active = hinge[_has_negative(name, scores)] > 0
+            active = hinge[_has_negative(name, scores, loss.masks)] > 0
             self._active[name] += int(active.sum())
             self._counted[name] += active.numel()
         for name, weights in loss.weights.items():
-            self._keep("weights", weights[_has_negative(name, scores)])
+            self._keep("weights", weights[_has_negative(name, scores, loss.masks)])
 
     def _keep(self, name: str, values: Tensor) -> None:
         self._values[name].append(values.detach())

@@ -87,6 +87,9 @@ def _read_batch(
         positives = np.eye(len(pair_ids), dtype=bool)
     else:
         positives = collator.dataset.positives.among(image_ids, text_ids)
+    likeness = None
+    if loss.semantic_margin:
+        likeness = collator.likeness.between(image_ids, text_ids).to(collator.device)
     roles, derived_mask = {"pairs": (image_ids[own], text_ids[own])}, None
     if drawn is not None:
         read = drawn[own]
@@ -105,6 +108,7 @@ def _read_batch(
         offline=aligned.get("offline"),
         partners=aligned.get("partners"),
         derived_mask=derived_mask,
+        likeness=likeness,
     )
 
 
@@ -264,4 +268,5 @@ def score_batch(
         matrix = gathered[:, :size]
         aligned = dict(zip(aligned, gathered[:, size:].unbind(dim=1), strict=True))
     offline_scores = OfflineScores(**aligned, derived_mask=batch.derived_mask) if aligned else None
-    return BatchScores(matrix, batch.negatives, offline_scores), pairs.images
+    likeness = batch.likeness
+    return BatchScores(matrix, batch.negatives, offline_scores, likeness=likeness), pairs.images
