@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 DIGITS = 12  # of the hash, in the id
+_INPUTS = ("pixel_values", "pixel_attention_mask", "spatial_shapes")
 
 
 class VisionModel:
@@ -57,21 +58,21 @@ class VisionModel:
 
         with torch.inference_mode(), in_precision(self._output):
             if self._output.kind == "patches":
-                seen = self.network(pixel_values=self.prepare(pixels))
+                seen = self.network(**self.prepare(pixels))
                 return _grid_of(seen.last_hidden_state)
             # One by one: the last digits of a product depend on how many rows it has.
-            each = [self.network(pixel_values=self.prepare([picture])) for picture in pixels]
+            each = [self.network(**self.prepare([picture])) for picture in pixels]
             if self._output.kind == "states":
                 return torch.cat(each).to(torch.float16).numpy()  # (B, L, F)
             vectors = [vector_of(seen, self._output).float() for seen in each]
             return torch.cat(vectors)[:, None].numpy()  # (B, 1, F)
 
-    def prepare(self, pixels: list[Pixels]) -> Tensor:
-        """Scale and normalise decoded pictures as the model expects. (B, 3, side, side)"""
+    def prepare(self, pixels: list[Pixels]) -> dict[str, Tensor]:
+        """Scale and normalise decoded pictures: what the network is called with."""
         steps = ("do_resize", "do_center_crop")  # done when the picture was decoded
         done = {step: False for step in steps if getattr(self.processor, step, None)}
-        ready: Tensor = self.processor(images=pixels, return_tensors="pt", **done)["pixel_values"]
-        return ready
+        ready = self.processor(images=pixels, return_tensors="pt", **done)
+        return {name: ready[name] for name in _INPUTS if name in ready}
 
     def _digest(self, unused: set[str]) -> str:
         """Hash network, weights and preprocessing."""

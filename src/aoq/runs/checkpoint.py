@@ -49,6 +49,7 @@ from aoq.runs.query_reader import (
     query_reader_of,
     tokenizer_of,
 )
+from aoq.scoring.logits import Logits
 from aoq.scoring.protocol import TrainableModel
 from aoq.storage import atomic_file, hash_file, hash_parts, read_json
 from aoq.types import Texts
@@ -187,6 +188,8 @@ class TrainedRun:
     inputs: Inputs
     pictures: PictureSource | None = None
     "How a model of a user's own reads pictures, if it says so."
+    logits: Logits | None = None
+    "What its cosines mean, of a pretrained dual encoder that was imported."
 
     def view(self, dataset: PairDataset) -> PairDataset:
         """Return a data set as the model sees it, if it can read its images."""
@@ -278,7 +281,13 @@ def load_run(
         model_hash,
         inputs,
         pictures_of(reader, model_hash),
+        _kept_logits(run),
     )
+
+
+def _kept_logits(run: RunDirectory) -> Logits | None:
+    kept = run.read_origin().get("logits")
+    return None if kept is None else Logits.from_dict(kept)
 
 
 def _kept_tokenizer(
