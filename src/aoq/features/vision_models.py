@@ -41,6 +41,9 @@ class VisionModel:
         self._output = output
         self.network, self.processor, unused = _load(name, output)
         self.canvas = canvas_of(name, self.processor, whole=output.kind == "patches")
+        if self.canvas.cells and output.kind != "pooled":
+            reason = "its pictures keep their shape, so only its own vector can be used"
+            raise unusable(name, reason, VISION)
         self.id = f"{Path(name).name}-{self._digest(unused)}-{_kind(output)}"
         if output.kind == "states":
             from aoq.features.blocks import BeforeBlock, require_blocks
@@ -157,8 +160,12 @@ def canvas_of(name: str, processor: Any, *, whole: bool) -> Canvas:
     """Return the input size of the model, and how pictures are fitted to it.
 
     The model's own preprocessing may cut off the ends of a picture. For a grid, whose cells are
-    places in the photo, the `whole` picture is squashed instead.
+    places in the photo, the `whole` picture is squashed instead. SigLIP 2 with NaFlex keeps the
+    shape of a picture, in patches.
     """
+    cells = getattr(processor, "max_num_patches", None)
+    if cells:
+        return Canvas(int(processor.patch_size), int(processor.resample), cells=int(cells))
     cut = getattr(processor, "do_center_crop", False)
     size = processor.crop_size if cut else processor.size
     height = size["height"] or size["shortest_edge"]

@@ -21,7 +21,6 @@ from torch.nn.functional import cosine_similarity
 from aoq.config import ModelConfig, Recipe
 from aoq.data.inputs import Inputs
 from aoq.data.splits import splits_of
-from aoq.errors import UserError
 from aoq.features.pretrained import DUAL, load_dual_encoder, unusable
 from aoq.features.regions import RegionSource
 from aoq.features.text_models import TextSource
@@ -120,14 +119,17 @@ def logits_of(network: nn.Module) -> Logits | None:
 
 def _require_same_vectors(name: str, network: nn.Module, inputs: Inputs) -> None:
     """Compare a picture and a text as the run encodes them with the model's own comparison."""
+    from PIL import Image
+
     assert inputs.images is not None
     assert inputs.texts is not None
     vision, text = cast("VisionModel", inputs.images.load()), inputs.texts.load()
-    side = vision.canvas.side
-    noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    noise = np.asarray(vision.canvas.fill(Image.effect_noise((96, 64), 80).convert("RGB")))
     tokens = torch.tensor([text.tokenizer.encode(_EXAMPLE)])
     texts = Texts(tokens, torch.tensor([tokens.shape[1]]))
-    ours = torch.from_numpy(vision([noise])[0]), text(texts)
+    own_text = text(texts)
+    assert own_text is not None
+    ours = torch.from_numpy(vision([noise])[0]), own_text
     seen = {**vision.prepare([noise]), "input_ids": tokens, "attention_mask": texts.mask.long()}
     try:
         with torch.no_grad():

@@ -1,9 +1,9 @@
 """Writes a CLIP of open_clip as one of transformers, which computes the same vectors.
 
-open_clip publishes folders with `open_clip_config.json` and `open_clip_model.safetensors`. Its plain
-vision transformer and its plain text transformer are those of CLIP: weights only have other names,
-and the three projections of attention lie in one matrix. Towers of timm, of Hugging Face, ResNets
-and all other settings are refused, because transformers' CLIP would compute something else.
+open_clip publishes folders with `open_clip_config.json` and `open_clip_model.safetensors`. Its
+plain vision transformer and its plain text transformer are those of CLIP: weights only have other
+names, and the three projections of attention lie in one matrix. Towers of timm and of Hugging Face,
+ResNets and all other settings are refused, because transformers' CLIP would compute something else.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def write_as_clip(source: Path, folder: Path) -> None:
 
     settings = read_json(source / SETTINGS)
     config = _config_of(settings.get("model_cfg"), source)
-    preprocessing = _preprocessing_of(settings.get("preprocess_cfg", {}), config, source)
+    vision: Any = config.vision_config
+    preprocessing = _preprocessing_of(settings.get("preprocess_cfg", {}), source, vision.image_size)
     tokenizer = [source / name for name in _TOKENIZER if (source / name).is_file()]
     if not tokenizer:
         raise _refused(source, f"it has no tokenizer; expected {_TOKENIZER[0]} beside {SETTINGS}")
@@ -103,13 +104,13 @@ def write_as_clip(source: Path, folder: Path) -> None:
 
 def translate_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Give the weights of open_clip the names and shapes of transformers' CLIP."""
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         new = name.removeprefix("text.")  # of a model with `custom_text`
         for pattern, replacement in _RENAMED:
             new = re.sub(pattern, replacement, new)
         if new in _TURNED:
-            tensor = tensor.T  # noqa: PLW2901
+            tensor = tensor.T
         joined = _JOINED.fullmatch(new)
         parts = {new: tensor}
         if joined:
@@ -170,8 +171,7 @@ def _sizes(tower: Mapping[str, Any], *, heads: int) -> dict[str, int]:
     }
 
 
-def _preprocessing_of(given: Mapping[str, Any], config: CLIPConfig, source: Path) -> dict[str, Any]:
-    side = config.vision_config.image_size
+def _preprocessing_of(given: Mapping[str, Any], source: Path, side: int) -> dict[str, Any]:
     mode, resample = given.get("resize_mode", "shortest"), given.get("interpolation", "bicubic")
     if mode not in ("shortest", "squash") or resample not in _RESAMPLE:
         raise _refused(source, f"its pictures are resized by {mode} and {resample}")
@@ -184,7 +184,7 @@ def _preprocessing_of(given: Mapping[str, Any], config: CLIPConfig, source: Path
         "resample": _RESAMPLE[resample],
         "image_mean": given.get("mean", _MEAN),
         "image_std": given.get("std", _STD),
-        **{name: True for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb")},
+        **dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"), True),
         "rescale_factor": 1 / 255,
     }
 
