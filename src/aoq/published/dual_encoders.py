@@ -25,15 +25,15 @@ from aoq.features.pretrained import DUAL, load_dual_encoder, unusable
 from aoq.features.regions import RegionSource
 from aoq.features.text_models import TextSource
 from aoq.features.vision_models import VisionModel
-from aoq.folders import refuse_taken
 from aoq.models import build_model, find_inputs
 from aoq.progress import EventLog, say
+from aoq.published.importer import require_free
 from aoq.published.open_clip import is_open_clip, write_as_clip
 from aoq.recipes import save_recipe
 from aoq.runs.checkpoint import save_weights
 from aoq.runs.directory import RunDirectory
 from aoq.scoring.logits import Logits
-from aoq.storage import is_vacant, locked, replacing_folder, write_json
+from aoq.storage import replacing_folder, write_json
 from aoq.types import Texts
 
 _EXAMPLE = "a photo of a dog"
@@ -63,7 +63,8 @@ def import_dual_encoder(
     `prompt` is a sentence with {} that every text is put into; `data` is the data set that
     commands use if they are not given another one.
     """
-    check = partial(_require_free, out, name, data, force=force)
+    reads = [path for path in (Path(name), data) if path is not None and path.exists()]
+    check = partial(require_free, out, reads=reads, force=force)
     check()
     if data is not None:
         splits_of(data)
@@ -84,15 +85,6 @@ def import_dual_encoder(
         EventLog(run.events).write("imported", model=name)
     say(_described(name, opened))
     return RunDirectory(out)
-
-
-def _require_free(out: Path, name: str, data: Path | None, *, force: bool) -> None:
-    """Raise a `UserError` if `out` is taken, or is a run that another process trains."""
-    reads = [path for path in (Path(name), data) if path is not None and path.exists()]
-    refuse_taken(out, what="run", force=force, sources=reads)
-    if not is_vacant(out):
-        with locked(out):
-            pass
 
 
 def _open(name: str, *, shown_as: str, prompt: str) -> _Opened:
