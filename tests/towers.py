@@ -1,4 +1,4 @@
-"""Tiny pretrained models, written from config: a CLIP, a SigLIP, and two single towers.
+"""Tiny pretrained models, written from config: dual encoders of several kinds, and single towers.
 
 Their weights are random, but their files are those of real ones: a tokenizer, the preprocessing of
 pictures, safetensors weights.
@@ -6,7 +6,8 @@ pictures, safetensors weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,24 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import (
+    AltCLIPConfig,
+    AltCLIPModel,
     BertConfig,
     BertModel,
+    ChineseCLIPConfig,
+    ChineseCLIPModel,
     CLIPConfig,
     CLIPImageProcessorPil,
     CLIPModel,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
+    Siglip2Config,
+    Siglip2ImageProcessorPil,
+    Siglip2Model,
     SiglipConfig,
     SiglipModel,
+    VisionTextDualEncoderConfig,
+    VisionTextDualEncoderModel,
     ViTConfig,
     ViTModel,
 )
@@ -120,6 +131,74 @@ def write_vit(folder: Path, *, seed: int = 0, patch: int = 8) -> Path:
         ViTModel(config).save_pretrained(folder)
     write_processor(folder)
     return folder
+
+
+# Other dual encoders. Tokenizers of SigLIP 2 add pieces of their own.
+
+_VISION = {**SIZE, "image_size": SIDE, "patch_size": 8}
+_TEXT = {**SIZE, "vocab_size": 340, "max_position_embeddings": 40}
+
+
+def _as_tokenizer(folder: Path, kind: str) -> None:
+    """Let a tokenizer be read as that of SigLIP 2: transformers makes one with its pieces."""
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": kind}))
+
+
+def _write_dual(folder: Path, make: Callable[[], PreTrainedModel]) -> Path:
+    write_tokenizer(folder)
+    with _seeded(0):
+        make().save_pretrained(folder)
+    write_processor(folder)
+    return folder
+
+
+def write_siglip2(folder: Path) -> Path:
+    """SigLIP 2 of a fixed resolution: the network of SigLIP with the tokenizer of Gemma."""
+    config = SiglipConfig(text_config=_TEXT, vision_config=_VISION)
+    _write_dual(folder, lambda: SiglipModel(config))
+    _as_tokenizer(folder, "GemmaTokenizer")
+    return folder
+
+
+def write_siglip2_naflex(folder: Path) -> Path:
+    """SigLIP 2 that keeps the shape of a picture."""
+    config = Siglip2Config(
+        text_config=_TEXT, vision_config={**SIZE, "num_patches": 16, "patch_size": 8}
+    )
+    _write_dual(folder, lambda: Siglip2Model(config))
+    _as_tokenizer(folder, "Siglip2Tokenizer")
+    Siglip2ImageProcessorPil(patch_size=8, max_num_patches=20).save_pretrained(folder)
+    return folder
+
+
+def write_chinese_clip(folder: Path) -> Path:
+    config = ChineseCLIPConfig(text_config=_TEXT, vision_config=_VISION, projection_dim=16)
+    return _write_dual(folder, lambda: ChineseCLIPModel(config))
+
+
+def write_altclip(folder: Path) -> Path:
+    text = {**_TEXT, "project_dim": 32, "pad_token_id": 0}
+    config = AltCLIPConfig(text_config=text, vision_config=_VISION, projection_dim=16)
+    return _write_dual(folder, lambda: AltCLIPModel(config))
+
+
+def write_vit_and_bert(folder: Path) -> Path:
+    config = VisionTextDualEncoderConfig.from_vision_text_configs(
+        ViTConfig(**_VISION), BertConfig(**_TEXT), projection_dim=16
+    )
+    return _write_dual(folder, lambda: VisionTextDualEncoderModel(config))
+
+
+DUAL_ENCODERS: dict[str, Callable[[Path], Path]] = {
+    "clip": write_clip,
+    "siglip": write_siglip,
+    "siglip2": write_siglip2,
+    "siglip2-naflex": write_siglip2_naflex,
+    "chinese-clip": write_chinese_clip,
+    "altclip": write_altclip,
+    "vit-and-bert": write_vit_and_bert,
+}
 
 
 @dataclass(frozen=True)

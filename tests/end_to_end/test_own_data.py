@@ -28,9 +28,9 @@ FEWER_EPOCHS = [
 
 
 def documented_commands() -> list[list[str]]:
-    """The first block of the page, without its comments."""
+    """The block of the page that trains a model, without its comments."""
     page = (REPOSITORY / "docs" / "own-data.md").read_text(encoding="utf-8")
-    block = re.findall(r"```\n(.*?)```", page, flags=re.DOTALL)[0]
+    block = re.findall(r"```\n(.*?)```", page, flags=re.DOTALL)[1]
     return [shlex.split(line, comments=True) for line in block.splitlines() if line.strip()]
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from aoq.features.pictures import Canvas, PictureError, decode
+from aoq.features.pictures import Canvas, PictureError, decode, in_cells
 
 RAMP = np.linspace(0, 1, 64).reshape(8, 8)
 
@@ -55,3 +57,12 @@ def test_the_filters_of_warnings_are_changed_once(tmp_path: Path) -> None:
     filters = list(warnings.filters)
     decode(tmp_path / "a.png", Canvas(8))
     assert list(warnings.filters) == filters
+
+
+@given(width=st.integers(1, 5_000), height=st.integers(1, 5_000), most=st.integers(1, 1_024))
+def test_a_picture_is_fitted_to_patches_as_siglip_2_fits_it(
+    width: int, height: int, most: int
+) -> None:
+    module = pytest.importorskip("transformers.models.siglip2.image_processing_pil_siglip2")
+    expected = module.get_image_size_for_max_num_patches(height, width, 16, most)
+    assert in_cells(width, height, side=16, most=most) == expected[::-1]

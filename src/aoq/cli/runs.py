@@ -170,8 +170,8 @@ def _cells(run: RunSummary) -> _Cells:
     dev, test = run.dev, run.test or {}
     return {
         "run": str(run.path),
-        "model": run.recipe.model.name,
-        "loss": run.settings.loss.name,
+        "model": run.pretrained or run.recipe.model.name,
+        "loss": "" if run.pretrained else run.settings.loss.name,
         "seed": str(run.recipe.seed),
         "state": _state(run),
         "dev rsum\n@ epoch": "" if dev is None else f"{dev.metrics['rsum']:.1f} @{dev.epoch:<2}",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from aoq.retrieval.encoder import QueryEncoder
     from aoq.retrieval.hits import Answer
 
 _WORDS_SHOWN = 20  # a file of texts can hold thousands of unknown words
@@ -126,16 +127,37 @@ def score(
     encoder = QueryEncoder.load(folder, make_model=own_model(model, [folder]))
     read = [encoder.read_query(text) for text in texts]
     scores = encoder.score(encoder.encode_picture(picture), texts)
+    shares = _probabilities(encoder, scores)
     _warn_unknown([word for one in read for word in one.unknown_words])
     if as_json:
         rows = [
-            {"text": text, "score": value, "unknown_words": one.unknown_words}
-            for text, value, one in zip(texts, scores, read, strict=True)
+            {"text": text, "score": value, "probability": share, "unknown_words": one.unknown_words}
+            for text, value, share, one in zip(texts, scores, shares, read, strict=True)
         ]
         print_json({"picture": str(picture), "scores": rows})
     else:
-        best_first = sorted(zip(scores, texts, strict=True), key=lambda row: -row[0])
-        _print_rows([{"score": f"{value:.4f}", "text": text} for value, text in best_first])
+        best_first = sorted(zip(scores, shares, texts, strict=True), key=lambda row: -row[0])
+        _print_rows(
+            [
+                {"score": f"{value:.4f}", **_percentage(share), "text": text}
+                for value, share, text in best_first
+            ]
+        )
+
+
+def _probabilities(encoder: QueryEncoder, scores: Sequence[float]) -> Sequence[float | None]:
+    """Return what a dual encoder that was imported makes of scores of one picture.
+
+    A softmax says nothing of a single sentence: its share would be 1.
+    """
+    logits = encoder.trained.logits
+    if logits is None or (logits.bias is None and len(scores) == 1):
+        return [None] * len(scores)
+    return logits.among(scores)
+
+
+def _percentage(share: float | None) -> dict[str, str]:
+    return {} if share is None else {"probability": f"{share:.1%}"}
 
 
 @app.command
@@ -208,6 +230,7 @@ def _print_answer(answer: Answer, *, of_images: bool) -> None:
         {
             "rank": str(rank),
             "score": f"{hit.score:.4f}",
+            **_percentage(hit.probability),
             "image" if of_images else "text": hit.id,
             "caption": hit.text,
             "picture": f"{hit.picture or ''}{' (gone)' if hit.picture_gone else ''}",
@@ -239,7 +262,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> Table:
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for name in rows[0]:
-        is_figure = name in ("rank", "score")
+        is_figure = name in ("rank", "score", "probability")
         table.add_column(
             name, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_figure
         )

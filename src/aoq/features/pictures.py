@@ -9,6 +9,7 @@ upright RGB in the square that a network expects. Every fault of a file is repor
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import warnings
@@ -52,15 +53,27 @@ Pixels = npt.NDArray[np.uint8]  # (side, side, 3), or (height, width, 3) of a wh
 
 @dataclass(frozen=True)
 class Canvas:
-    """The square that a network sees: the whole picture squashed, or the middle of it."""
+    """What a network sees: the whole picture squashed to a square, its middle, or its own shape."""
 
     side: int
     resample: int = 3  # PIL.Image.Resampling.BICUBIC
     shortest: int | None = None
     "Scale the shorter side to this length and cut the square from the middle; none: squash."
+    cells: int | None = None
+    "Keep the picture's shape, in at most this many squares of `side`; none: a single square."
+
+    @property
+    def enough(self) -> int:
+        """Length of the shorter side from which a picture loses nothing."""
+        if self.cells is not None:
+            return math.isqrt(self.cells) * self.side
+        return max(self.side, self.shortest or 0)
 
     def fill(self, image: Image) -> Image:
-        """Fit an upright picture to the square."""
+        """Fit an upright picture to the square, or to squares."""
+        if self.cells is not None:
+            size = in_cells(*image.size, side=self.side, most=self.cells)
+            return image.resize(size, self.resample)
         if self.shortest is None:
             return image.resize((self.side, self.side), self.resample)
         image = _without_far_ends(image)
@@ -69,6 +82,24 @@ class Canvas:
         scaled = image.resize((width, height), self.resample)
         left, top = (width - self.side) // 2, (height - self.side) // 2
         return scaled.crop((left, top, left + self.side, top + self.side))
+
+
+def in_cells(width: int, height: int, *, side: int, most: int) -> tuple[int, int]:
+    """Return the largest size in multiples of `side`, near the shape of a picture, of few cells.
+
+    >>> in_cells(640, 480, side=16, most=256)
+    (288, 224)
+    """
+    low, high = 1e-6, 100.0  # of the scale, found as SigLIP 2 finds it
+    while high - low >= 1e-5:
+        scale = (low + high) / 2
+        fits = math.prod(_cells(length, scale, side) for length in (width, height)) <= most
+        low, high = (scale, high) if fits else (low, scale)
+    return side * _cells(width, low, side), side * _cells(height, low, side)
+
+
+def _cells(length: int, scale: float, side: int) -> int:
+    return max(1, math.ceil(length * scale / side))
 
 
 def _without_far_ends(image: Image) -> Image:
@@ -127,7 +158,7 @@ def decode(picture: Picture, canvas: Canvas | None, *, max_pixels: int = MAX_PIX
         if canvas is None:
             image.load()
             return np.asarray(upright(image))
-        side = 2 * max(canvas.side, canvas.shortest or 0)
+        side = 2 * canvas.enough
         image.draft("RGB", (side, side))  # decode large JPEGs at reduced size
         image.load()  # some formats have their Exif data at the end
         return np.asarray(canvas.fill(upright(image)))

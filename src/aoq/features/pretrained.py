@@ -63,8 +63,17 @@ def load_processor(name: str, role: Role = VISION) -> Any:
 
 
 def load_tokenizer(name: str, role: Role = TEXT) -> Any:
-    """Load the tokenizer that belongs to a model."""
-    return _load(name, "AutoTokenizer", role)
+    """Load the tokenizer that belongs to a model.
+
+    transformers reads SigLIP's by sentencepiece, and without it silently as another one, which
+    keeps capitals and punctuation.
+    """
+    tokenizer = _load(name, "AutoTokenizer", role)
+    settings = read_beside(name, "tokenizer_config.json") or {}
+    wanted = str(settings.get("tokenizer_class"))
+    if wanted == "SiglipTokenizer" and type(tokenizer).__name__ != wanted:
+        require_packages("sentencepiece", extra="towers")
+    return tokenizer
 
 
 def load_config(name: str, role: Role) -> Any:

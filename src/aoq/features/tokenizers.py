@@ -61,6 +61,9 @@ class PieceTokenizer:
     def __init__(self, name: str, *, prompt: str = "{}") -> None:
         self._prompt = prompt
         self._tokenizer: Any = load_tokenizer(name)
+        if len(self._tokenizer) <= len(set(self._tokenizer.all_special_ids)):
+            # transformers makes an empty one where the files are missing.
+            raise unusable(name, "it has no tokenizer", TEXT)
         if self._tokenizer.pad_token_id is None:
             raise unusable(name, "its tokenizer has no padding token", TEXT)
         config = load_config(name, TEXT)
@@ -68,9 +71,11 @@ class PieceTokenizer:
         positions = getattr(text_config, "max_position_embeddings", _LONGEST)
         # Without a limit, the tokenizer's own is enormous.
         self.max_length = min(self._tokenizer.model_max_length, positions, _LONGEST)
-        # SigLIP was trained on texts that are filled to its maximum length.
-        is_filled = str(config.model_type).startswith("siglip")
-        self._padding: str | bool = "max_length" if is_filled else False
+        # SigLIP was trained on texts that are filled to its maximum length, and SigLIP 2 in lower
+        # case, which Gemma's tokenizer, with which most of its checkpoints come, does not make.
+        is_siglip = str(config.model_type).startswith("siglip")
+        self._padding: str | bool = "max_length" if is_siglip else False
+        self._lowers = is_siglip and type(self._tokenizer).__name__.startswith("Gemma")
 
     @cached_property
     def pad(self) -> int:
@@ -85,7 +90,8 @@ class PieceTokenizer:
         tokenizer = self._tokenizer
         backend = getattr(tokenizer, "backend_tokenizer", None)
         pieces = sorted(tokenizer.get_vocab().items()) if backend is None else backend.to_str()
-        limits = [self._prompt, self.max_length, self._padding, tokenizer.pad_token_id]
+        limits: list[Any] = [self._prompt, self.max_length, self._padding, tokenizer.pad_token_id]
+        limits += ["lower"] if self._lowers else []
         return hash_parts(json.dumps([type(tokenizer).__name__, pieces, limits]).encode())
 
     @property
@@ -119,8 +125,9 @@ class PieceTokenizer:
         return tuple(words)
 
     def _pieces(self, text: str, **more: Any) -> Any:
+        prompted = self._prompt.replace("{}", text)
         return self._tokenizer(
-            self._prompt.replace("{}", text),
+            prompted.lower() if self._lowers else prompted,
             truncation=True,
             max_length=self.max_length,
             padding=self._padding,

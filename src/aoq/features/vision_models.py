@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 DIGITS = 12  # of the hash, in the id
+_INPUTS = ("pixel_values", "pixel_attention_mask", "spatial_shapes")
 
 
 class VisionModel:
@@ -40,6 +41,9 @@ class VisionModel:
         self._output = output
         self.network, self.processor, unused = _load(name, output)
         self.canvas = canvas_of(name, self.processor, whole=output.kind == "patches")
+        if self.canvas.cells and output.kind != "pooled":
+            reason = "its pictures keep their shape, so only its own vector can be used"
+            raise unusable(name, reason, VISION)
         self.id = f"{Path(name).name}-{self._digest(unused)}-{_kind(output)}"
         if output.kind == "states":
             from aoq.features.blocks import BeforeBlock, require_blocks
@@ -57,21 +61,21 @@ class VisionModel:
 
         with torch.inference_mode(), in_precision(self._output):
             if self._output.kind == "patches":
-                seen = self.network(pixel_values=self.prepare(pixels))
+                seen = self.network(**self.prepare(pixels))
                 return _grid_of(seen.last_hidden_state)
             # One by one: the last digits of a product depend on how many rows it has.
-            each = [self.network(pixel_values=self.prepare([picture])) for picture in pixels]
+            each = [self.network(**self.prepare([picture])) for picture in pixels]
             if self._output.kind == "states":
                 return torch.cat(each).to(torch.float16).numpy()  # (B, L, F)
             vectors = [vector_of(seen, self._output).float() for seen in each]
             return torch.cat(vectors)[:, None].numpy()  # (B, 1, F)
 
-    def prepare(self, pixels: list[Pixels]) -> Tensor:
-        """Scale and normalise decoded pictures as the model expects. (B, 3, side, side)"""
+    def prepare(self, pixels: list[Pixels]) -> dict[str, Tensor]:
+        """Scale and normalise decoded pictures: what the network is called with."""
         steps = ("do_resize", "do_center_crop")  # done when the picture was decoded
         done = {step: False for step in steps if getattr(self.processor, step, None)}
-        ready: Tensor = self.processor(images=pixels, return_tensors="pt", **done)["pixel_values"]
-        return ready
+        ready = self.processor(images=pixels, return_tensors="pt", **done)
+        return {name: ready[name] for name in _INPUTS if name in ready}
 
     def _digest(self, unused: set[str]) -> str:
         """Hash network, weights and preprocessing."""
@@ -156,8 +160,12 @@ def canvas_of(name: str, processor: Any, *, whole: bool) -> Canvas:
     """Return the input size of the model, and how pictures are fitted to it.
 
     The model's own preprocessing may cut off the ends of a picture. For a grid, whose cells are
-    places in the photo, the `whole` picture is squashed instead.
+    places in the photo, the `whole` picture is squashed instead. SigLIP 2 with NaFlex keeps the
+    shape of a picture, in patches.
     """
+    cells = getattr(processor, "max_num_patches", None)
+    if cells:
+        return Canvas(int(processor.patch_size), int(processor.resample), cells=int(cells))
     cut = getattr(processor, "do_center_crop", False)
     size = processor.crop_size if cut else processor.size
     height = size["height"] or size["shortest_edge"]

@@ -316,7 +316,7 @@ def _checkpoint(network: nn.Module, plan: TowerPlan) -> None:
     model: Any = next(able, None)
     if model is None:
         reason = "its blocks cannot be computed twice (model.checkpoint_blocks)"
-        raise unusable(plan.name, reason, _ROLES[plan.half])
+        raise unusable(plan.name, reason, ROLES[plan.half])
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 

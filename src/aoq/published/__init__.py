@@ -1,5 +1,7 @@
-"""Imports files of the published programs as runs; nothing in them is executed.
+"""Imports pretrained models and files of the published programs as runs; nothing is executed.
 
-`pickles` and `vocabularies` read pickled files, instruction by instruction; `weights` and `models`
-translate names and settings, `lists` reads candidate lists, and `importer` writes the run.
+`dual_encoders` makes a run of a pretrained model, and `open_clip` translates those of open_clip. Of
+the published programs, `pickles` and `vocabularies` read pickled files, instruction by instruction;
+`weights` and `models` translate names and settings, `lists` reads candidate lists, and `importer`
+writes the run.
 """

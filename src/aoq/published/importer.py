@@ -71,7 +71,7 @@ def import_run(
     if files.i2t is not None and data is None:
         raise UserError("candidate lists are checked against their data set; add --data FOLDER.")
     reads = [*files.given().values(), *([data] if data is not None else [])]
-    _require_free(out, reads=reads, force=force)
+    require_free(out, reads=reads, force=force)
     vocabulary = read_vocabulary(files.vocabulary)
     checkpoint = read_checkpoint(files.checkpoint)
     translated = translate(checkpoint, source=files.checkpoint, name=model)
@@ -90,7 +90,7 @@ def import_run(
         model=translated.config,
         round_one=_round_of(checkpoint.options),
     )
-    check = partial(_require_free, out, reads=reads, force=force)
+    check = partial(require_free, out, reads=reads, force=force)
     with replacing_folder(out, what="run", check=check) as temporary:
         run = RunDirectory(temporary)
         _fill(run, recipe, translated, vocabulary=vocabulary, lists=lists)
@@ -145,7 +145,7 @@ def _round_of(options: Mapping[str, Any]) -> RoundConfig:
     )
 
 
-def _require_free(out: Path, *, reads: list[Path], force: bool) -> None:
+def require_free(out: Path, *, reads: list[Path], force: bool) -> None:
     """Raise a `UserError` if `out` is taken, or is a run that another process trains."""
     check_output_folder(out, what="run", force=force, sources=reads)
     if not is_vacant(out):

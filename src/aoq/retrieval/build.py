@@ -21,6 +21,7 @@ from aoq.errors import UserError
 from aoq.features.regions import Boxes, RegionSource
 from aoq.folders import check_output_folder
 from aoq.manifest import create_manifest
+from aoq.progress import warn
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.index import ENTRIES, INDEX, Index, IndexManifest, TeacherRecord
 from aoq.retrieval.location import existing_index, index_folder
@@ -123,13 +124,18 @@ def _data_to_index(contents: Contents, encoder: QueryEncoder) -> Path | None:
         return None
     if contents.data is not None:
         return Path(contents.data)
+    only_photos = bool(contents.pictures and not contents.splits)
     if encoder.trained.recipe.data:
-        return own_data(encoder.run)
-    if contents.pictures and not contents.splits:
+        own = own_data(encoder.run)
+        if own.exists() or not only_photos:
+            return own
+        warn(f"{own}, which {encoder.run} was trained on, is not there; only photos are indexed.")
+        return None
+    if only_photos:
         return None
     raise UserError(
-        f"{encoder.run} was trained on data that no folder holds; name what to index with --data "
-        "FOLDER, --pictures FOLDER, or both."
+        f"{encoder.run} names no data set; name what to index with --data FOLDER, --pictures "
+        "FOLDER, or both."
     )
 
 

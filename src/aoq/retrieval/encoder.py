@@ -185,6 +185,11 @@ class QueryEncoder:
             scores = self.model.score_matrix(image, self.encode_texts(texts))[0]
         return [float(score) for score in scores.tolist()]
 
+    def probability(self, score: float) -> float | None:
+        """Return the probability that a pair of this score belongs together, if it is known."""
+        logits = self.trained.logits
+        return None if logits is None else logits.of_pair(score)
+
     def encode_picture(self, picture: Picture | ReadPicture) -> Encoding:
         """Encode one picture: a file, its bytes, or its regions, which a teacher can share."""
         read = picture if isinstance(picture, ReadPicture) else self.read_picture(picture)

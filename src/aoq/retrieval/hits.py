@@ -25,6 +25,8 @@ class Hit:
     picture: Path | None
     correct: bool | None
     "Whether it belongs to the query; known only if the query is an entry of the index."
+    probability: float | None = None
+    "That it belongs to the query, as a SigLIP that was imported gives it."
 
     @property
     def picture_gone(self) -> bool:

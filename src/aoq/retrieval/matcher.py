@@ -109,9 +109,12 @@ class Matcher:
                 "the model has no attention between words and regions that could be shown; SCAN "
                 "and BFAN have some."
             )
+        model = "a model of two towers"
+        if self.model_name != "towers":
+            model = self.model_name.upper()
         return (
-            f"{self.model_name.upper()} has no attention between words and regions: it makes one "
-            "vector of the whole image and one of the whole text; train SCAN or BFAN to see some."
+            f"{model} has no attention between words and regions: it makes one vector of the whole "
+            "image and one of the whole text; train SCAN or BFAN to see some."
         )
 
     def search(self, query: str | Path, *, top: int = 10) -> Answer:
@@ -272,11 +275,13 @@ class Matcher:
     def _image_hit(self, number: int, score: float, correct: bool | None) -> Hit:
         image = self.index.images[number]
         text = self.index.texts[image.texts[0]].text if image.texts else ""
-        return Hit(number, image.id, score, text, image.picture, correct)
+        likely = self.encoder.probability(score)
+        return Hit(number, image.id, score, text, image.picture, correct, likely)
 
     def _text_hit(self, number: int, score: float, correct: bool | None) -> Hit:
         text = self.index.texts[number]
-        return Hit(number, text.id, score, text.text, None, correct)
+        likely = self.encoder.probability(score)
+        return Hit(number, text.id, score, text.text, None, correct, likely)
 
 
 def _joined(weights: Tensor, words: ReadText, *, dim: int, mean: bool) -> Floats:

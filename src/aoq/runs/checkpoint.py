@@ -50,6 +50,7 @@ from aoq.runs.query_reader import (
     query_reader_of,
     tokenizer_of,
 )
+from aoq.scoring.logits import Logits
 from aoq.scoring.protocol import TrainableModel
 from aoq.storage import atomic_file, hash_file, hash_parts, read_json
 from aoq.types import Texts
@@ -188,6 +189,8 @@ class TrainedRun:
     inputs: Inputs
     pictures: PictureSource | None = None
     "How a model of a user's own reads pictures, or a run that has no data set, if they say so."
+    logits: Logits | None = None
+    "What its cosines mean, of a pretrained dual encoder that was imported."
 
     def view(self, dataset: PairDataset) -> PairDataset:
         """Return a data set as the model sees it, if it can read its images."""
@@ -279,12 +282,18 @@ def load_run(
         model_hash,
         inputs,
         pictures_of(reader, model_hash) or _kept_source(run),
+        _kept_logits(run),
     )
 
 
 def _kept_source(run: RunDirectory) -> RegionSource | None:
     """Return how the photos of a run's data were read, if the run was separated from them."""
     return DataFacts.of_run(run).source if run.data_facts.is_file() else None
+
+
+def _kept_logits(run: RunDirectory) -> Logits | None:
+    kept = run.read_origin().get("logits")
+    return None if kept is None else Logits.from_dict(kept)
 
 
 def _kept_tokenizer(

@@ -222,7 +222,11 @@ class _Line:
 
     def judge(self, share: float, dataset: PairDataset) -> Judged:
         """Judge a share on a split, unless its figures are kept."""
-        about = {"share": share, "fingerprint": dataset.fingerprint, "split": dataset.split}
+        about: dict[str, Any] = {
+            "share": share,
+            "fingerprint": dataset.fingerprint,
+            "split": dataset.split,
+        }
         lines = (line for line in read_json_lines(self.out.interpolation))
         kept = next((line for line in lines if about.items() <= line.items()), None)
         if kept is None:
@@ -230,7 +234,7 @@ class _Line:
             collator = self.trained.collator(dataset, device=default_device())
             description = f"judge share {share:.2f} on {dataset.name}, {dataset.split}"
             metrics = evaluate(self.trained.model, collator, description=description)
-            kept = about | {"metrics": metrics.as_dict()}
+            kept = {**about, "metrics": metrics.as_dict()}
             append_json_line(self.out.interpolation, kept)
         return Judged(share, dataset.name, dataset.split, kept["metrics"])
 

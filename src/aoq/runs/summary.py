@@ -72,6 +72,8 @@ class RunSummary:
     "Whether it is the better of two trained rounds on dev, which commands use by default."
     origins: Mapping[str, str | None]
     "Hashes of the data it was trained, validated and tested on, its lists and first weights."
+    pretrained: str = ""
+    "Name of the pretrained model, if it is one that was imported."
 
     @property
     def settings(self) -> RoundConfig:
@@ -105,6 +107,7 @@ class RunSummary:
             updated=events[-1]["time"] if events else run.config.stat().st_mtime,
             best=_is_best(run, which),
             origins={**hashes, "test": test.get("data")},
+            pretrained=_pretrained_name(origin),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,6 +115,7 @@ class RunSummary:
         return {
             "path": str(self.path),
             "model": self.recipe.model.name,
+            "pretrained": self.pretrained,
             "loss": self.settings.loss.name,
             "seed": self.recipe.seed,
             "round": self.round,
@@ -283,6 +287,12 @@ def _which_round(recipe: Recipe, origin: Mapping[str, Any]) -> Literal["one", "t
     begun = origin.get("round")
     is_one = begun == "one" if begun else "imported" in origin or recipe.rounds == "one"
     return "one" if is_one else "two"
+
+
+def _pretrained_name(origin: Mapping[str, Any]) -> str:
+    imported = origin.get("imported")
+    name = imported.get("model") if isinstance(imported, dict) else None
+    return Path(name).name if isinstance(name, str) else ""
 
 
 def _progress(events: Sequence[Event]) -> tuple[Stage, int]:

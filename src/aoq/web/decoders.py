@@ -22,9 +22,9 @@ import numpy as np
 
 from aoq.features.pictures import TOO_DEMANDING, Canvas, Fault, PictureError, Pixels, decode
 
-# The canvas (side, 0 for none; resampling; shorter side, 0 for none), max pixels, memory, seconds,
+# The canvas (side, resampling, shorter side, cells; 0 for none), max pixels, memory, seconds,
 # length
-_REQUEST = struct.Struct(">IIIQQdQ")
+_REQUEST = struct.Struct(">IIIIQQdQ")
 _ANSWER = struct.Struct(">?II")  # whether pixels follow, length, width of the picture
 _TIME_IS_UP = getattr(signal, "SIGPROF", 0)
 
@@ -46,10 +46,10 @@ class Decoders:
     def decode(self, picture: bytes, canvas: Canvas | None) -> Pixels:
         """Decode bit by bit as `aoq.features.pictures.decode` does, or raise a `PictureError`."""
         child = self._take()
-        square = (0, 0, 0)
+        sizes = (0, 0, 0, 0)
         if canvas is not None:
-            square = canvas.side, canvas.resample, canvas.shortest or 0
-        request = _REQUEST.pack(*square, *self._bounds, len(picture))
+            sizes = canvas.side, canvas.resample, canvas.shortest or 0, canvas.cells or 0
+        request = _REQUEST.pack(*sizes, *self._bounds, len(picture))
         try:
             is_decoded, answer, width = child.ask(request, picture)
         except (OSError, EOFError):
@@ -139,8 +139,9 @@ def _decode_until_closed() -> None:
     """Serve requests in a child until the server closes the pipe."""
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     while head := requests.read(_REQUEST.size):
-        side, resample, shortest, max_pixels, memory, seconds, length = _REQUEST.unpack(head)
-        canvas = Canvas(side, resample, shortest or None) if side else None
+        *sizes, max_pixels, memory, seconds, length = _REQUEST.unpack(head)
+        side, resample, shortest, cells = sizes
+        canvas = Canvas(side, resample, shortest or None, cells or None) if side else None
         picture = requests.read(length)
         _bound_memory(memory)
         _bound_time(seconds)

@@ -39,7 +39,7 @@ def curves(run: Path) -> CurvesAnswer:
 def results(run: Path) -> ResultsAnswer:
     """Read the settings that differ from the paper's, and the last result on each split."""
     usual, summary = dotted_settings(Recipe()), RunSummary.read(run)
-    settings = dotted_settings(summary.recipe)
+    settings = dotted_settings(summary.recipe) | _tower_names(summary.recipe)
     own = _own_results(summary)
     last = {line["split"]: line for line in own}
     intervals = {line["split"]: found for line in own if (found := _intervals(line))}
@@ -56,6 +56,15 @@ def results(run: Path) -> ResultsAnswer:
             for split, line in last.items()
         ],
     )
+
+
+def _tower_names(recipe: Recipe) -> dict[str, str]:
+    """Name the pretrained towers of a run; of folders on this machine, only the last part."""
+    towers = {name: getattr(recipe.model, name) for name in ("image", "text", "words")}
+    return {
+        f"model.{name}": Path(tower).name if Path(tower).is_absolute() else tower
+        for name, tower in towers.items()
+    }
 
 
 def _own_results(run: RunSummary) -> list[dict[str, Any]]:

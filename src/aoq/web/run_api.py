@@ -136,7 +136,11 @@ class RunApi:
         self._require_image(image)
         read = ReadText.of(self._words_of(text), self.matcher.encoder.tokenizer)
         (score,) = self.matcher.score(image, [text])
-        return ScoreAnswer(score=score, unknown_words=list(read.unknown_words))
+        return ScoreAnswer(
+            score=score,
+            probability=self.matcher.encoder.probability(score),
+            unknown_words=list(read.unknown_words),
+        )
 
     def attention(self, image: ReadPicture | int, text: str | int) -> AttentionAnswer:
         if self.matcher.attention_reason is not None:
@@ -209,7 +213,7 @@ def prepare_uploads(matcher: Matcher, *, threads: int) -> str | None:
 
 
 def _label(run: RunSummary) -> str:
-    return _paper_name(run.recipe.model.name, run.settings.loss.name)
+    return run.pretrained or _paper_name(run.recipe.model.name, run.settings.loss.name)
 
 
 def _paper_name(model: str, loss: str) -> str:
@@ -219,4 +223,5 @@ def _paper_name(model: str, loss: str) -> str:
     ('VSRN', 'BFAN + AdapOffQuin')
     """
     name = "".join(part.capitalize() for part in loss.split("_"))
-    return model.upper() if loss == "online" else f"{model.upper()} + {name}"
+    model = "Towers" if model == "towers" else model.upper()
+    return model if loss == "online" else f"{model} + {name}"

@@ -83,6 +83,9 @@ class HitAnswer(BaseModel):
     picture: str | None = Field(description="Address of the picture, if there is one.")
     picture_gone: bool = Field(description="Whether the picture has gone since it was indexed.")
     correct: bool | None = Field(description="Known if the query is an entry of the index.")
+    probability: float | None = Field(
+        description="That both belong together, if the model is a SigLIP that was imported."
+    )
 
 
 class TextQuery(BaseModel):
@@ -126,6 +129,9 @@ class ScoreAnswer(BaseModel):
     """The score of an image and a text; higher is closer."""
 
     score: float
+    probability: float | None = Field(
+        description="That both belong together, if the model is a SigLIP that was imported."
+    )
     unknown_words: list[str]
 
 

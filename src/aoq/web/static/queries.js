@@ -138,17 +138,20 @@ async function textsForUpload(run, name, top) {
   return upload.answers.get(key);
 }
 
-/** Attention between a picture and a sentence; a picture the server has dropped is sent again. */
-export async function attentionFor(run, { image, upload }, asked) {
+/**
+ * The "attention" between a picture and a sentence, or their "score"; a picture the server has
+ * dropped is sent again.
+ */
+export async function pairFor(what, run, { image, upload }, asked) {
   const sentence = await sentenceOf(run, asked);
-  if (!upload) return ofRun(run, "attention", { image, ...sentence });
+  if (!upload) return ofRun(run, what, { image, ...sentence });
   const token = async () => (await textsForUpload(run, upload, 1)).upload;
   try {
-    return await ofRun(run, "attention", { upload: await token(), ...sentence });
+    return await ofRun(run, what, { upload: await token(), ...sentence });
   } catch (error) {
     if (error.status !== 404 || !uploads.has(upload)) throw error;
     uploads.get(upload).answers.delete(`${run} 1`);
-    return ofRun(run, "attention", { upload: await token(), ...sentence });
+    return ofRun(run, what, { upload: await token(), ...sentence });
   }
 }
 

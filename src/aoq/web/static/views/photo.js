@@ -7,7 +7,7 @@ import { attention } from "../attention.js";
 import { h, icon } from "../dom.js";
 import { heading, load, photo, photoGrid, prose, state, waitingCards } from "../elements.js";
 import { pick, randomSeed } from "../picker.js";
-import { attentionFor, forRun, photoWithCaptions, sampleOf, uploadedFile } from "../queries.js";
+import { forRun, pairFor, photoWithCaptions, sampleOf, uploadedFile } from "../queries.js";
 import { uploadedPicture } from "../uploaded.js";
 import { sentenceForm } from "./photos.js";
 
@@ -21,10 +21,12 @@ export function show(page) {
   const sentence = { text: parameters.text ?? "", number: number(parameters, "text_number") };
   const place = h("div", { class: "detail" });
   page.root.append(
-    heading(
-      TITLE,
-      "Which regions of the picture a word looks at, and which words a region looks at.",
-    ),
+    run.has_attention
+      ? heading(
+          TITLE,
+          "Which regions of the picture a word looks at, and which words a region looks at.",
+        )
+      : heading("Photo", "How well a sentence fits it."),
     place,
   );
   return load(page, place, {
@@ -128,7 +130,9 @@ function detail(page, query, { entry, picture, captions }, asked) {
         ),
       ),
     h("h2", { class: "small" }, "A sentence of your own"),
-    sentenceForm(page, "", (text) => page.go("photo", { ...query, text }), { button: "Look" }),
+    sentenceForm(page, "", (text) => page.go("photo", { ...query, text }), {
+      button: run.has_attention ? "Look" : "Score",
+    }),
     links(page, query, entry),
   );
   lookAt(page, { query, sentence, stage, words, picture });
@@ -147,7 +151,12 @@ function links(page, query, entry) {
   return h(
     "p",
     { class: "links" },
-    h("a", { href: address("sentences", { run: run.name, ...query }) }, "Sentences for this photo"),
+    run.texts > 0 &&
+      h(
+        "a",
+        { href: address("sentences", { run: run.name, ...query }) },
+        "Sentences for this photo",
+      ),
     page.status.runs.length > 1 &&
       h("a", { href: address("compare", { run: run.name, ...query }) }, "Compare runs on it"),
     run.has_negatives &&
@@ -164,10 +173,19 @@ function lookAt(page, { query, sentence, stage, words, picture }) {
   const { run } = page;
   if (!run.has_attention) {
     const asked = { ...query, text: sentence.text, text_number: sentence.number };
+    const isAsked = sentence.text || sentence.number !== null;
     return load(page, words, {
       waiting: [plainSentence(sentence)],
-      ask: () => Promise.all(attentive(page).map((other) => forRun(asked, run, other))),
-      show: (parameters) => [plainSentence(sentence), noAttention(page, parameters)],
+      ask: () =>
+        Promise.all([
+          isAsked ? pairFor("score", run.name, query, sentence) : null,
+          ...attentive(page).map((other) => forRun(asked, run, other)),
+        ]),
+      show: ([fit, ...parameters]) => [
+        plainSentence(sentence),
+        scored(fit) ?? h("p", { class: "readout" }, "Type a sentence to see how well it fits."),
+        noAttention(page, parameters),
+      ],
     });
   }
   if (!sentence.text && sentence.number === null)
@@ -176,7 +194,7 @@ function lookAt(page, { query, sentence, stage, words, picture }) {
     );
   return load(page, words, {
     waiting: [plainSentence(sentence), h("p", { class: "readout" }, "Looking…")],
-    ask: () => attentionFor(run.name, query, sentence),
+    ask: () => pairFor("attention", run.name, query, sentence),
     show: (map) => {
       const parts = attention(map, picture);
       stage.replaceChildren(parts.stage);
@@ -189,10 +207,18 @@ function lookAt(page, { query, sentence, stage, words, picture }) {
             { class: "hint" },
             "The data set does not say where its regions lie, so they are numbered squares.",
           ),
-        h("p", { class: "hint" }, `Score ${map.score.toFixed(3)}`),
+        scored(map),
       ].filter(Boolean);
     },
   });
+}
+
+/** The score of a pair, with its probability where the model gives one. */
+function scored(fit) {
+  if (!fit) return null;
+  const likely = fit.probability ?? null;
+  const share = likely === null ? "" : `, ${(100 * likely).toFixed(1)} % that they belong together`;
+  return h("p", { class: "hint" }, `Score ${fit.score.toFixed(3)}${share}`);
 }
 
 function plainSentence(sentence) {

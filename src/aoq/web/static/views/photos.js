@@ -34,7 +34,7 @@ export function show(page) {
     form,
     place,
   );
-  if (!query.text && query.number === null) return examples(page, place);
+  if (!query.text && query.number === null) return (run.texts ? examples : somePhotos)(page, place);
   const top = Math.min(number(parameters, "top") || SHOWN, page.status.limits.top);
   return found(page, place, query, top);
 }
@@ -89,6 +89,22 @@ function found(page, place, query, top) {
 export function fillIn(text) {
   const input = document.getElementById("sentence");
   if (input && !input.value) input.value = text;
+}
+
+/** An index without sentences has no examples: some of its photos show what can be found. */
+function somePhotos(page, place) {
+  const { run } = page;
+  return load(page, place, {
+    waiting: [waitingCards(SHOWN)],
+    ask: () =>
+      sampleOf(run.name, "image", { limit: SHOWN, seed: (page.memory.seed ??= randomSeed()) }),
+    show: (answer) => [
+      h("h2", { class: "small" }, "Some of them"),
+      photoGrid(answer.entries, (entry) =>
+        address("photo", { run: run.name, image: entry.number }),
+      ),
+    ],
+  });
 }
 
 function examples(page, place) {

@@ -19,6 +19,7 @@ const COLUMNS = [
   ["t2i_median_rank", "median", "Photos for a sentence", 0, false],
   ["rsum", "rsum", "", 1, true],
 ];
+const MODELS = { towers: "Pretrained towers", own: "A model of your own" };
 const PANELS = [
   ["rsum", "rsum: the six recalls together"],
   ["i2t_r1", "R@1, sentences for a photo"],
@@ -55,7 +56,8 @@ function facts(run) {
   const found = run.exact
     ? "searched exactly"
     : `proposed by ${run.teacher.label}, ranked by the model`;
-  return `${run.model.toUpperCase()} · ${countOf(run.images, "photo")} and ${countOf(run.texts, "sentence")} in the index, ${found}`;
+  const model = MODELS[run.model] ?? run.model.toUpperCase();
+  return `${model} · ${countOf(run.images, "photo")} and ${countOf(run.texts, "sentence")} in the index, ${found}`;
 }
 
 /** How much of what full scoring finds is found where a teacher proposes. */

@@ -26,6 +26,10 @@ export function show(page) {
   const { run, parameters } = page;
   const query = { image: number(parameters, "image"), upload: parameters.upload ?? null };
   const place = h("section", { "aria-label": "Sentences found", class: "answers" });
+  if (!run.texts) {
+    page.root.append(heading(TITLE, "For a photo, those of the index."), noSentences(run));
+    return Promise.resolve();
+  }
   const chooser = photoChooser(page, query, place);
   page.root.append(
     heading(TITLE, `Choose a photo. ${run.texts.toLocaleString("en")} sentences are searched.`),
@@ -48,6 +52,16 @@ export function show(page) {
   }
   const top = Math.min(number(parameters, "top") || SHOWN, page.status.limits.top);
   return found(page, place, query, top);
+}
+
+/** An index of photos alone; a sentence of one's own can still be scored. */
+function noSentences(run) {
+  return state(
+    "sentences",
+    "The index holds photos only",
+    h("p", {}, "There are no sentences to find. Open a photo to score sentences of your own on it:"),
+    h("a", { class: "button", href: address("photo", { run: run.name }) }, "Choose a photo"),
+  );
 }
 
 function found(page, place, query, top) {

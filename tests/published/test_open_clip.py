@@ -1,0 +1,163 @@
+"""A plain CLIP in the naming of open_clip computes what transformers' CLIP of its weights does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from aoq.published.open_clip import SETTINGS, WEIGHTS
+from tests.commands import aoq, assert_refused
+from tests.published.test_dual_encoders import (
+    TEXTS,
+    compared_by_transformers,
+    draw_photos,
+    scores_of,
+)
+from tests.towers import SIDE, SIZE, TinyModels, write_tokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
+
+LAYERS = SIZE["num_hidden_layers"]
+NORMS = ("weight", "bias")
+
+
+def block_of(weights: dict[str, Tensor], ours: str, theirs: str) -> dict[str, Tensor]:
+    """One block of a tower, as open_clip names it."""
+    named = {}
+    for kind in NORMS:
+        parts = [weights[f"{ours}.self_attn.{part}_proj.{kind}"] for part in "qkv"]
+        named[f"{theirs}.attn.in_proj_{kind}"] = torch.cat(parts)
+        named[f"{theirs}.attn.out_proj.{kind}"] = weights[f"{ours}.self_attn.out_proj.{kind}"]
+        named[f"{theirs}.mlp.c_fc.{kind}"] = weights[f"{ours}.mlp.fc1.{kind}"]
+        named[f"{theirs}.mlp.c_proj.{kind}"] = weights[f"{ours}.mlp.fc2.{kind}"]
+        named[f"{theirs}.ln_1.{kind}"] = weights[f"{ours}.layer_norm1.{kind}"]
+        named[f"{theirs}.ln_2.{kind}"] = weights[f"{ours}.layer_norm2.{kind}"]
+    return named
+
+
+def in_their_names(weights: dict[str, Tensor], *, text: str) -> dict[str, Tensor]:
+    """The weights of transformers' CLIP as open_clip names them; `text` precedes the text tower."""
+    vision, words = "vision_model.embeddings", "text_model.embeddings"
+    named = {
+        "logit_scale": weights["logit_scale"],
+        "visual.conv1.weight": weights[f"{vision}.patch_embedding.weight"],
+        "visual.class_embedding": weights[f"{vision}.class_embedding"],
+        "visual.positional_embedding": weights[f"{vision}.position_embedding.weight"],
+        "visual.proj": weights["visual_projection.weight"].T,
+        f"{text}token_embedding.weight": weights[f"{words}.token_embedding.weight"],
+        f"{text}positional_embedding": weights[f"{words}.position_embedding.weight"],
+        f"{text}text_projection": weights["text_projection.weight"].T,
+    }
+    for kind in NORMS:
+        named[f"visual.ln_pre.{kind}"] = weights[f"vision_model.pre_layrnorm.{kind}"]
+        named[f"visual.ln_post.{kind}"] = weights[f"vision_model.post_layernorm.{kind}"]
+        named[f"{text}ln_final.{kind}"] = weights[f"text_model.final_layer_norm.{kind}"]
+    for layer in range(LAYERS):
+        ours, theirs = f"encoder.layers.{layer}", f"transformer.resblocks.{layer}"
+        named |= block_of(weights, f"vision_model.{ours}", f"visual.{theirs}")
+        named |= block_of(weights, f"text_model.{ours}", f"{text}{theirs}")
+    return {name: tensor.contiguous() for name, tensor in named.items()}
+
+
+def settings_of(**changes: Any) -> dict[str, Any]:
+    size = {"layers": LAYERS, "width": SIZE["hidden_size"], "mlp_ratio": 2.0}
+    heads = SIZE["num_attention_heads"]
+    model = {
+        "embed_dim": 16,
+        "quick_gelu": True,
+        "vision_cfg": {**size, "head_width": 16, "image_size": SIDE, "patch_size": 8},
+        "text_cfg": {**size, "heads": heads, "context_length": 32, "vocab_size": 326},
+    }
+    for name, value in changes.items():
+        place, _, inner = name.partition("__")
+        (model[place] if inner else model)[inner or place] = value
+    return {"model_cfg": model, "preprocess_cfg": {"interpolation": "bicubic"}}
+
+
+def write_open_clip(folder: Path, clip: Path, *, text: str = "") -> Path:
+    folder.mkdir()
+    assert write_tokenizer(folder) == 326
+    weights = in_their_names(load_file(clip / "model.safetensors"), text=text)
+    save_file(weights, folder / WEIGHTS)
+    custom = {"custom_text": True} if text else {}
+    (folder / SETTINGS).write_text(json.dumps(settings_of(**custom)))
+    return folder
+
+
+def with_their_pooling(clip: Path) -> Path:
+    """Let a CLIP take the state of the piece with the largest id, which real ones end with."""
+    settings = json.loads((clip / "config.json").read_text())
+    settings["text_config"]["eos_token_id"] = 2
+    (clip / "config.json").write_text(json.dumps(settings))
+    return clip
+
+
+@pytest.mark.parametrize("text", ["", "text."], ids=["plain", "custom text"])
+def test_scores_are_those_of_the_same_clip_of_transformers(
+    tmp_path: Path, towers: TinyModels, text: str
+) -> None:
+    folder = write_open_clip(tmp_path / "open", towers.clip, text=text)
+    photos = draw_photos(tmp_path / "photos")
+    done = aoq("import", folder, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(folder)  # its weights, in other names, are in the run
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    reference = with_their_pooling(shutil.copytree(towers.clip, tmp_path / "clip"))
+    expected = compared_by_transformers(reference, photos, list(TEXTS)).cosines
+    torch.testing.assert_close(scores_of(moved, photos, list(TEXTS)), expected, rtol=0, atol=2e-5)
+
+
+def with_settings(**changes: Any) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        (folder / SETTINGS).write_text(json.dumps(settings_of(**changes)))
+
+    return spoil
+
+
+def with_pickled_weights(folder: Path) -> None:
+    torch.save(load_file(folder / WEIGHTS), folder / "open_clip_pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+
+
+def with_damaged_weights(folder: Path) -> None:
+    path = folder / WEIGHTS
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def without_tokenizer(folder: Path) -> None:
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+
+
+BAD = {
+    "timm": (with_settings(vision_cfg__timm_model_name="vit_base"), "timm_model_name 'vit_base'"),
+    "hugging face": (with_settings(text_cfg__hf_model_name="roberta"), "hf_model_name 'roberta'"),
+    "resnet": (with_settings(vision_cfg__layers=[3, 4, 6, 3]), "no plain transformer"),
+    "coca": (with_settings(multimodal_cfg={}), "it has multimodal_cfg"),
+    "siglip": (with_settings(init_logit_bias=-10), "it has init_logit_bias"),
+    "pooling": (with_settings(text_cfg__pool_type="last"), "pool_type 'last'"),
+    "other sizes": (with_settings(text_cfg__width=64), "of the shape"),
+    "more blocks": (with_settings(vision_cfg__layers=4), "is missing, not of the shape"),
+    "pickled": (with_pickled_weights, "pickled weights are never read"),
+    "damaged": (with_damaged_weights, "is damaged"),
+    "no tokenizer": (without_tokenizer, "it has no tokenizer"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "reason"), BAD.values(), ids=BAD)
+def test_what_a_clip_of_transformers_does_not_compute_is_refused(
+    tmp_path: Path, towers: TinyModels, spoil: Callable[[Path], None], reason: str
+) -> None:
+    folder = write_open_clip(tmp_path / "open", towers.clip)
+    spoil(folder)
+    done = aoq("import", folder, "--out", tmp_path / "run")
+    assert_refused(done, "cannot be read as a CLIP of open_clip", reason)
+    assert not (tmp_path / "run").exists()
