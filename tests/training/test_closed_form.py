@@ -19,6 +19,7 @@ from aoq.runs.directory import RunDirectory
 from aoq.runs.judge import evaluate_run
 from aoq.runs.mine import mine_run
 from aoq.runs.summary import RunSummary
+from aoq.training.cost import estimate_cost
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import run_recipe, train_round
 from tests.kills import KilledError
@@ -124,3 +125,12 @@ def test_what_needs_steps_is_refused(tmp_path, precomp):
     with pytest.raises(UserError, match="takes no steps"):
         run_recipe(tmp_path / "run", cca_recipe(precomp, ema=0.9))
     assert not RunDirectory(tmp_path / "run").config.exists()
+
+
+def test_a_plan_counts_computations_and_leaves_nothing(tmp_path, precomp):
+    cost = estimate_cost(cca_recipe(precomp))
+    assert cost.round_one is not None
+    assert cost.round_one.steps == 3
+    assert cost.round_one.seconds > 0
+    assert cost.mining is None
+    assert not (tmp_path / "run").exists()
