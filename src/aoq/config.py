@@ -220,6 +220,11 @@ class ModelConfig:
             return self.text or self.image
         return "" if self.words == "gru" else self.words
 
+    @property
+    def fits_inputs(self) -> bool:
+        """Whether the model looks at some of the training data before it learns."""
+        return self.standardise or self.name in BAGS or self.name == "towers"
+
     def resolved(self) -> ModelConfig:
         """Return these settings with absolute paths of towers that are folders."""
 

@@ -15,6 +15,7 @@ from aoq.experiments.rows import ResultRow, Training
 from aoq.experiments.tables import (
     Reference,
     markdown_table,
+    notes_of,
     shown_groups,
 )
 from tests.experiments.cases import RESULT
@@ -44,6 +45,25 @@ def test_the_best_of_each_group_is_bold_and_what_is_missing_has_a_dash():
     assert table[2].startswith("| **row 0** | **11.0 ± 1.4** |")
     assert table[4].count(" - |") == len(PAPER_FIGURES) + 1
     assert len({line.count("|") for line in table}) == 1
+
+
+def test_a_note_says_which_rows_are_above_a_simple_model():
+    def row(label, *rsums, simple=""):
+        trainings = (Training(seed, {**RESULT, "rsum": rsum}) for seed, rsum in enumerate(rsums))
+        return ResultRow(label, label, (0, 1), tuple(trainings), simple=simple)
+
+    rows = [
+        row("CCA", 270.0, simple="cca"),
+        row("BOW", 272.0, simple="bow"),
+        row("BFAN", 272.0, 280.0),
+        row("VSRN", 269.0, 271.0),
+        row("SCAN"),
+    ]
+    assert notes_of(rows) == [
+        "Above CCA (rsum 270.0): BFAN. Not above: VSRN.",
+        "Above BOW (rsum 272.0): BFAN. Not above: VSRN.",
+    ]
+    assert notes_of(rows[:2]) == notes_of(rows[2:]) == []
 
 
 def test_the_rsum_of_a_reference_stands_beside_with_its_own_differences():

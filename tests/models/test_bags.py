@@ -142,6 +142,15 @@ def test_directions_count_by_a_power_of_their_correlation() -> None:
         torch.testing.assert_close(two, one * correlations**2, rtol=1e-3, atol=1e-5)
 
 
+def test_a_ridge_that_is_too_small_is_refused_with_what_to_do() -> None:
+    moments = Moments(feature_width=3, vocabulary_size=2)
+    images = torch.randn(4, 1).expand(4, 3)  # features that are one
+    moments.add(images, torch.tensor([[0], [1], [0], [1]]), torch.ones(4, 1))
+    moments.images -= 1e-3 * torch.eye(3)  # as rounding may, in larger matrices
+    with pytest.raises(UserError, match=r"raise model\.ridge"):
+        Directions.of(moments, ridge=1e-12, width=1)
+
+
 def test_a_space_wider_than_the_features_has_their_width() -> None:
     assert fitted(collator(), joint_width=50).image_map.shape == (6, 6)
 

@@ -19,6 +19,7 @@ from aoq.runs.directory import RunDirectory
 from aoq.runs.judge import evaluate_run
 from aoq.runs.mine import mine_run
 from aoq.runs.summary import RunSummary
+from aoq.training.cost import estimate_cost
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import run_recipe, train_round
 from tests.kills import KilledError
@@ -121,6 +122,23 @@ def test_cca_is_a_teacher_of_other_models(tmp_path, precomp):
 def test_what_needs_steps_is_refused(tmp_path, precomp):
     with pytest.raises(UserError, match="no use for mined negatives; set rounds to one"):
         replace(cca_recipe(precomp), rounds="both")
-    with pytest.raises(UserError, match="takes no steps"):
+    with pytest.raises(UserError, match="ema is for steps"):
         run_recipe(tmp_path / "run", cca_recipe(precomp, ema=0.9))
+    run_recipe(tmp_path / "teacher", cca_recipe(precomp))
+    lists = tmp_path / "lists.safetensors"
+    mine_run(tmp_path / "teacher", lists)
+    recipe = cca_recipe(precomp)
+    with pytest.raises(UserError, match="the loss adap_off_quin is for steps"):
+        train_round(
+            tmp_path / "run", recipe, open_training_data(recipe), which="two", candidates=lists
+        )
     assert not RunDirectory(tmp_path / "run").config.exists()
+
+
+def test_a_plan_counts_computations_and_leaves_nothing(tmp_path, precomp):
+    cost = estimate_cost(cca_recipe(precomp))
+    assert cost.round_one is not None
+    assert cost.round_one.steps == 3
+    assert cost.round_one.seconds > 0
+    assert cost.mining is None
+    assert not (tmp_path / "run").exists()

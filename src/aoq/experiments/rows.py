@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from aoq.config import BAGS
 from aoq.data.dataset import PairDataset
 from aoq.evaluation.bootstrap import Difference, Resampled
 from aoq.evaluation.metrics import PAPER_FIGURES
@@ -75,6 +76,8 @@ class ResultRow:
     "How the row was chosen, if it was."
     is_candidate: bool = False
     "Whether a choice is made from this row and others: such rows are in files, not in tables."
+    simple: str = ""
+    "cca or bow where the row is one, which other rows have to be above."
 
     @cached_property
     def spreads(self) -> dict[str, Spread]:
@@ -143,12 +146,14 @@ def read_rows(
     for run in own:
         seeds.setdefault(run.label, []).append(run.recipe.seed)
     groups = {run.label: repr(run.recipe.model) for run in own}  # rows of the same model
+    simple = {run.label: name for run in own if (name := run.recipe.model.name) in BAGS}
     rows = [
         ResultRow(
             label,
             groups[label],
             tuple(planned),
             tuple(trained[label, seed] for seed in planned if (label, seed) in trained),
+            simple=simple.get(label, ""),
         )
         for label, planned in seeds.items()
     ]
@@ -181,6 +186,7 @@ def _with_choice(
         seeds if best is None else best.seeds,
         () if best is None else best.trainings,
         note=choice.sentence(means),
+        simple=first.simple,
     )
     marked = [replace(row, is_candidate=True) if row.label in candidates else row for row in rows]
     place = min(rows.index(row) for row in candidates.values())

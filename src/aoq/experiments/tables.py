@@ -7,7 +7,7 @@ training again would change, and the mean's 95 % interval, which other queries w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -174,7 +174,22 @@ def notes_of(rows: Sequence[ResultRow], reference: Reference = NO_REFERENCE) -> 
     notes = [row.note for row in rows if row.note]
     if reference.of and reference.covers(rows):
         notes.append(f"The {reference.name}'s rsum is that of {reference.of}.")
-    return notes
+    return [*notes, *_gate_notes(rows)]
+
+
+def _gate_notes(rows: Sequence[ResultRow]) -> Iterator[str]:
+    """Say of each simple model which other rows are above it, and which are not."""
+    done = [row for row in rows if row.trainings]
+    for simple in (row for row in done if row.simple):
+        least = simple.spreads["rsum"].mean
+        others = [row for row in done if not row.simple]
+        above = [row.label for row in others if row.spreads["rsum"].mean > least]
+        below = [row.label for row in others if row.label not in above]
+        if others:
+            yield (
+                f"Above {simple.label} (rsum {least:.1f}): {', '.join(above) or 'none'}. "
+                f"Not above: {', '.join(below) or 'none'}."
+            )
 
 
 def markdown_table(rows: Sequence[ResultRow], reference: Reference = NO_REFERENCE) -> str:

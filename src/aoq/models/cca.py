@@ -7,7 +7,7 @@ and texts t with covariances C_xx, C_xt and C_tt, the image directions are eigen
 
 and the text directions are C_tt^-1 C_tx times these, divided by rho. A ridge on both covariances
 keeps directions out in which the data hardly vary. Each direction counts by a power of its
-correlation (Gong et al., IJCV 2014), which makes their number matter little.
+correlation (Gong et al., IJCV 2014).
 
 The image side is solved, which is narrow: of the matrix as wide as the vocabulary only a Cholesky
 factor is needed. There is nothing to learn by steps: one pass over the data and a few
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from aoq.config import ModelConfig
+from aoq.errors import UserError
 from aoq.models.bags import BagOfWords, map_bags
 from aoq.models.encoders import unit
 from aoq.scoring.inner_product import InnerProduct
@@ -100,7 +101,13 @@ class Directions:
 def _root_with_ridge(covariance: Tensor, ridge: float) -> Tensor:
     """Return the Cholesky factor of a covariance with a share of its mean variance added."""
     added = ridge * covariance.diagonal().mean().clamp(min=_SMALLEST_VARIANCE)
-    root: Tensor = torch.linalg.cholesky(covariance + added * torch.eye(len(covariance)))
+    try:
+        root: Tensor = torch.linalg.cholesky(covariance + added * torch.eye(len(covariance)))
+    except torch.linalg.LinAlgError:
+        raise UserError(
+            f"CCA cannot be solved with a ridge of {ridge:g}: features or words depend on each "
+            "other; raise model.ridge, such as to 0.1."
+        ) from None
     return root
 
 

@@ -6,7 +6,7 @@ model that is not above them has not learned what it is for, whatever it is comp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,15 +50,17 @@ class Gate:
 def gates_beside(runs: Iterable[Path], dataset: PairDataset) -> list[Gate]:
     """Find the best CCA and the best bag of words beside some runs, if judged on this split.
 
-    Only kept results count: nothing is computed.
+    Only kept results count: nothing is computed. Neighbours that cannot be read are no gates.
     """
     places = {_whole(run.absolute()).parent for run in runs}
-    rounds = (found for place in sorted(places) for found in _simple_rounds(place))
     best: dict[str, Gate] = {}
-    for path, model in rounds:
-        result = result_on(path, dataset)
-        if result is not None and (model not in best or result["rsum"] > best[model].rsum):
-            best[model] = Gate(path, model, result["rsum"])
+    for path in (path for place in sorted(places) for path in _rounds_in(place)):
+        try:
+            found = _kept_gate(path, dataset)
+        except (UserError, OSError):
+            continue
+        if found is not None and (found.model not in best or found.rsum > best[found.model].rsum):
+            best[found.model] = found
     return list(best.values())
 
 
@@ -98,12 +100,17 @@ def _whole(run: Path) -> Path:
     return run.parent if run.name in ROUNDS.values() else run
 
 
-def _simple_rounds(place: Path) -> Iterable[tuple[Path, str]]:
-    """Yield the trained rounds of simple models in the folders of a folder, and their models."""
+def _rounds_in(place: Path) -> Iterator[Path]:
+    """Yield the folders of trained models in a folder of runs."""
     for folder in sorted(place.iterdir()):
         for path in (folder, folder / ROUND_ONE):
             run = RunDirectory(path)
             if run.config.is_file() and run.model.is_file():
-                name = load_recipe(run.config).model.name
-                if name in BAGS:
-                    yield path, name
+                yield path
+
+
+def _kept_gate(run: Path, dataset: PairDataset) -> Gate | None:
+    """Return the gate that a run of a simple model is, if it was judged on this split."""
+    model = load_recipe(RunDirectory(run).config).model.name
+    result = result_on(run, dataset) if model in BAGS else None
+    return None if result is None else Gate(run, model, result["rsum"])

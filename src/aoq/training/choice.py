@@ -1,7 +1,7 @@
 """Chooses a recipe for who names none, by what there is: towers, pairs, a GPU.
 
-The rules are those of docs/recipes.md, each with the figure that it follows from. A choice is a
-name and the reason for it, so that the same run can be repeated with the name.
+docs/recipes.md lists the rules. A choice is a name and the reason for it, so that the same run can
+be repeated with the name.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def choose_recipe(data: Path | str, *, image: str = "") -> Choice:
     if image:
         return Choice(
             "towers",
-            f"An image tower is named ({image}): heads on frozen towers are above what models "
-            "trained from scratch reach on all but the largest sets, and take minutes.",
+            f"An image tower is named ({image}): heads on what frozen towers see take minutes, and "
+            "need fewer captions than models that learn from nothing.",
         )
     pairs = len(open_dataset(data, "train").positives.pairs)
     has_gpu = default_device() != "cpu"
@@ -57,14 +57,14 @@ def choose_recipe(data: Path | str, *, image: str = "") -> Choice:
     if not has_gpu:
         return Choice(
             "bow-small",
-            f"There is no GPU, and the training split has {size}: bags of words are trained in "
-            "minutes, and are hard to beat by models that take hours here.",
+            f"There is no GPU, and the training split has {size}: bags of words take "
+            "minutes, and models that take hours here have to be above them first.",
         )
     if pairs < _LIKE_F30K:
         return Choice(
             "bfan-small",
-            f"There is a GPU, and the training split has {size}: BFAN with regularised inputs is "
-            "the best of the models for small sets.",
+            f"There is a GPU, and the training split has {size}: BFAN is the best of the "
+            "paper's models on sets of this size, here with regularised inputs.",
         )
     name, like = ("vsrn-coco", "COCO") if pairs >= _LIKE_COCO else ("vsrn-f30k", "Flickr30K")
     return Choice(

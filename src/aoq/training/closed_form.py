@@ -8,12 +8,14 @@ mined with and continued as any other; one that was interrupted repeats the epoc
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from aoq.data.collate import Collator
+from aoq.data.dataset import PairDataset
 from aoq.scoring.protocol import FitsInClosedForm
 from aoq.threads import ThreadChoice
 from aoq.training.round import Round
@@ -23,6 +25,19 @@ from aoq.types import Ids, Texts
 _READ = 256  # pairs that are read at once
 
 
+def pairs_in_blocks(dataset: PairDataset) -> list[Ids]:
+    """Split all positive pairs in their own order: those of an image are next to each other."""
+    pairs = dataset.positives.pairs
+    return [pairs[start : start + _READ] for start in range(0, len(pairs), _READ)]
+
+
+def read_blocks(collator: Collator, blocks: Iterable[Ids]) -> Iterator[tuple[Tensor, Texts]]:
+    """Read the images and texts of some pairs, aligned; each image of a block once."""
+    for pairs in blocks:
+        images, rows = np.unique(pairs[:, 0], return_inverse=True)
+        yield collator.regions(images)[rows], collator.texts(pairs[:, 1])
+
+
 class ClosedFormRound(Round):
     """Computes a model once an epoch; its steps only read."""
 
@@ -30,16 +45,14 @@ class ClosedFormRound(Round):
         return ThreadChoice(torch.get_num_threads())
 
     def _batches(self, epoch: int) -> list[Ids]:
-        """Split all positive pairs in their own order: those of an image are next to each other."""
-        pairs = self.train.dataset.positives.pairs
-        return [pairs[start : start + _READ] for start in range(0, len(pairs), _READ)]
+        return pairs_in_blocks(self.train.dataset)
 
     def _train_epoch(self, epoch: int, stop: Stop) -> bool:
         assert isinstance(self.model, FitsInClosedForm)
         started = time.monotonic()
         self.bar(advance=0, title=f"{self.label}: epoch {epoch + 1}/{self.settings.epochs}")
         with stop.at_once():  # nothing is lost but the computation under way
-            self.model.fit(self._read_pairs(epoch), epoch=epoch)
+            self.model.fit(self._read_all(), epoch=epoch)
         self.log.write(
             "epoch",
             epoch=epoch + 1,
@@ -50,8 +63,7 @@ class ClosedFormRound(Round):
         )
         return not self.collectives.any(stop.is_asked)
 
-    def _read_pairs(self, epoch: int) -> Iterator[tuple[Tensor, Texts]]:
-        for pairs in self._batches(epoch):
-            images, rows = np.unique(pairs[:, 0], return_inverse=True)
-            yield self.train.regions(images)[rows], self.train.texts(pairs[:, 1])
+    def _read_all(self) -> Iterator[tuple[Tensor, Texts]]:
+        for block in read_blocks(self.train, self._batches(0)):
+            yield block
             self.bar()

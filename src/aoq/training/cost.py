@@ -27,8 +27,9 @@ from aoq.progress import count_of, progress_bar, warn
 from aoq.randomness import epoch_order
 from aoq.sampling import OfflineSampler
 from aoq.scoring.blocks import BLOCK_SIZE
-from aoq.scoring.protocol import TrainableModel
+from aoq.scoring.protocol import FitsInClosedForm, TrainableModel
 from aoq.threads import choose_threads, using_threads
+from aoq.training.closed_form import pairs_in_blocks, read_blocks
 from aoq.training.collectives import Collectives, start_fabric
 from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.optimizers import make_optimizer
@@ -39,6 +40,7 @@ from aoq.types import Encoding, Floats, Int32s, Positives
 T = TypeVar("T")
 _TIMED = 3  # the first call is slow
 _FEW_PAIRS = 8
+_FEW_BLOCKS = 5
 _LONG = 10.0  # seconds
 _BUSY = 0.75  # of the cores
 _SLICE = 256
@@ -165,6 +167,8 @@ def _time_round(
     sampler: OfflineSampler | None,
 ) -> RoundCost:
     """Extrapolate from a few steps, of the warm-up's epochs and of the others separately."""
+    if isinstance(model, FitsInClosedForm):
+        return _time_fits(model, data, settings)
     steps = -(-len(data.train.dataset.positives.pairs) // settings.batch_size)
     warmup = settings.warmup_epochs
     like = {0: warmup, settings.epochs - 1: settings.epochs - warmup}  # how many epochs are alike
@@ -177,6 +181,24 @@ def _time_round(
         steps=settings.epochs * steps,
         seconds=sum(like[epoch] * steps * pace.seconds for epoch, pace in paces.items()),
         memory_bytes=max(pace.memory_bytes for pace in paces.values()),
+    )
+
+
+def _time_fits(model: FitsInClosedForm, data: TrainingData, settings: RoundConfig) -> RoundCost:
+    """Extrapolate from two small fits: what they share is the solution, the rest is reading."""
+    blocks = pairs_in_blocks(data.train.dataset)
+
+    def time_fit(count: int) -> float:
+        started = time.perf_counter()
+        model.fit(read_blocks(data.train, blocks[:count]), epoch=0)
+        return time.perf_counter() - started
+
+    few, more = time_fit(1), time_fit(_FEW_BLOCKS)
+    each = max(0.0, more - few) / max(1, min(len(blocks), _FEW_BLOCKS) - 1)
+    return RoundCost(
+        steps=settings.epochs,
+        seconds=settings.epochs * (few + each * (len(blocks) - 1)),
+        memory_bytes=_peak_memory(),
     )
 
 

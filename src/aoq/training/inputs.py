@@ -75,7 +75,7 @@ class TrainingData:
 
         def build() -> TrainableModel:
             model = make()
-            if isinstance(model, FitsInputs):
+            if config.fits_inputs and isinstance(model, FitsInputs):
                 images, texts = len(self.train.dataset), self.train.dataset.n_texts
                 read = _COUNTED if self.inputs.texts is None else _FITTED
                 model.fit_inputs(

@@ -66,10 +66,11 @@ def require_settings_fit(model: TrainableModel, settings: RoundConfig) -> None:
             f"tower_learning_rate is {settings.tower_learning_rate}, and the model "
             f"({type(model).__name__}) has no pretrained towers; set learning_rate alone."
         )
-    if settings.ema is not None and isinstance(model, FitsInClosedForm):
+    if isinstance(model, FitsInClosedForm) and (settings.ema or settings.loss.needs_candidates):
+        name = "ema" if settings.ema else f"the loss {settings.loss.name}"
         raise UserError(
-            f"ema is {settings.ema}, and the model ({type(model).__name__}) takes no steps whose "
-            "weights could be averaged; leave it out."
+            f"{name} is for steps, and the model ({type(model).__name__}) is computed without any; "
+            "leave it out, and train round one alone."
         )
 
 
