@@ -41,7 +41,7 @@ SETUPS: Mapping[SetupName, Setup] = {
     "text": Setup(
         name="text",
         epochs=3,
-        model={"learn": "top", "image_blocks": 0, "text_blocks": 6},
+        model={"learn": "top", "image_blocks": 0, "text_blocks": 2},
         tower_learning_rate=5e-5,
     ),
 }
@@ -80,7 +80,7 @@ class Row:
     kind: LossKind = "symmetric"
     "Peer: which similarities its softmax is over."
     scale: float = 20.0
-    "Peer: the cosines are multiplied by this."
+    "Softmax losses: the cosines are multiplied by this."
     hardness: float = 0.0
     "Peer: weight of the cosine that is added to in-batch negatives (hardness_strength)."
     mining: Mining | None = None
@@ -104,15 +104,20 @@ class Row:
             "learning_rate": self.learning_rate,
             "tower_learning_rate": setup.tower_learning_rate,
         }
-        loss = replace(recipe.round_two.loss, name=self.loss)
+        one, two = recipe.round_one, recipe.round_two
+        if self.loss == "infonce":
+            changed |= {"warmup_epochs": 0}
+            one = replace(one, loss=replace(one.loss, name=self.loss, temperature=1 / self.scale))
+        elif self.teacher:
+            two = replace(two, loss=replace(two.loss, name=self.loss))
         return replace(
             recipe,
             data=data,
             seed=seed,
             rounds="both" if self.teacher else "one",
             model=setup.model_config(recipe, image=image, text=text),
-            round_one=replace(recipe.round_one, **changed),
-            round_two=replace(recipe.round_two, **changed, loss=loss),
+            round_one=replace(one, **changed),
+            round_two=replace(two, **changed),
         )
 
 
@@ -128,26 +133,26 @@ def _peer(label: str, setup: SetupName, **settings: Any) -> Row:
 def _judged(setup: SetupName) -> Iterator[Row]:
     """Yield the rows of a set-up, those of the two libraries in turn."""
     yield (online := _own("online", setup))
-    yield _peer("MNRL, default loss", setup, kind="query_to_doc")
-    yield (symmetric := _peer("MNRL", setup))
+    yield (mnrl := _peer("MNRL", setup))
+    yield _own("InfoNCE", setup, loss="infonce")
+    yield _peer("MNRL, its default", setup, kind="query_to_doc")
     yield _own("online, batch 512", setup, batch_size=512)
     yield _peer("MNRL, batch 512", setup, batch_size=512)
     yield _own("AdapOffQuin", setup, teacher=online.label, loss="adap_off_quin")
-    yield _peer("MNRL, mined negatives", setup, teacher=symmetric.label, mining=Mining())
+    yield _peer("MNRL, mined", setup, teacher=mnrl.label, mining=Mining())
 
 
 def _tried(setup: SetupName) -> Iterator[Row]:
-    """Yield what settings were chosen from, each of which differs from MNRL in what it names."""
-    for kind in ("query_to_doc", "gte"):
-        yield _peer(f"tried: {kind}", setup, judged=False, kind=kind)
+    """Yield what settings were chosen from; each differs from MNRL in what it names."""
     for scale in (10.0, 40.0):
-        yield _peer(f"tried: scale {scale:g}", setup, judged=False, scale=scale)
+        yield _peer(f"tried scale {scale:g}", setup, judged=False, scale=scale)
+    yield _peer("tried gte", setup, judged=False, kind="gte")
+    yield _peer("tried hardness 9", setup, judged=False, hardness=9.0)
     for rate in (5e-4, 2e-3):
-        yield _peer(f"tried: learning rate {rate:g}", setup, judged=False, learning_rate=rate)
-    yield _peer("tried: hardness 9", setup, judged=False, hardness=9.0)
+        yield _peer(f"tried learning rate {rate:g}", setup, judged=False, learning_rate=rate)
 
 
-ROWS: Sequence[Row] = (*_tried("heads"), *_judged("heads"), *_judged("text"))
+ROWS: Sequence[Row] = (*_judged("heads"), *_tried("heads"), *_judged("text"))
 
 
 def find_row(setup: SetupName, label: str) -> Row:
