@@ -7,6 +7,7 @@ its loss, its learning rate, and how it mines.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -92,8 +93,10 @@ class Row:
         return re.sub(r"[^a-z0-9.]+", "-", self.label.lower())
 
     def settings(self) -> dict[str, Any]:
-        """Return what the result of this row depends on, for its record."""
-        return asdict(self) | {"setup": asdict(SETUPS[self.setup])}
+        """Return what the result of this row depends on, as a record holds it."""
+        settings = asdict(self) | {"setup": asdict(SETUPS[self.setup])}
+        recorded: dict[str, Any] = json.loads(json.dumps(settings))
+        return recorded
 
     def recipe(self, *, data: str, image: str, text: str, seed: int) -> Recipe:
         """Return aoq's recipe with this row's settings."""
