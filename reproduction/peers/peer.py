@@ -206,6 +206,7 @@ def _arguments(
         logging_strategy="no",
         report_to="none",
         use_cpu=True,
+        bf16=settings.precision == "bfloat16",
         seed=start.recipe.seed,
         disable_tqdm=not sys.stderr.isatty(),
     )

@@ -31,6 +31,8 @@ class Setup:
     model: Mapping[str, Any]
     "Changes of the recipe's model."
     tower_learning_rate: float | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+    "bfloat16: mixed, as both libraries offer it."
 
     def model_config(self, recipe: Recipe, *, image: str, text: str) -> ModelConfig:
         named: dict[str, Any] = {"image": image, "text": text, "image_precision": "bfloat16"}
@@ -44,6 +46,7 @@ SETUPS: Mapping[SetupName, Setup] = {
         epochs=3,
         model={"learn": "top", "image_blocks": 0, "text_blocks": 2},
         tower_learning_rate=5e-5,
+        precision="bfloat16",
     ),
 }
 
@@ -106,6 +109,7 @@ class Row:
             "batch_size": self.batch_size,
             "learning_rate": self.learning_rate,
             "tower_learning_rate": setup.tower_learning_rate,
+            "precision": setup.precision,
         }
         one, two = recipe.round_one, recipe.round_two
         if self.loss == "infonce":
