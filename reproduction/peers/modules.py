@@ -21,9 +21,16 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from torch import Tensor, nn
 
+from aoq.data.collate import Collator
+from aoq.evaluation.metrics import Metrics
+from aoq.evaluation.protocols import evaluate_encoded
+from aoq.scoring.encoded import EncodedDataset
+from aoq.scoring.inner_product import InnerProduct
+from aoq.types import Encoding
 from reproduction.peers.start import Start
 
 EMBEDDING = "sentence_embedding"
+ENCODED_AT_ONCE = 128
 Features = dict[str, Any]
 
 
@@ -83,6 +90,25 @@ def swapped(model: SentenceTransformer) -> SentenceTransformer:
     )
     router = Router.for_query_document(query_modules=photos, document_modules=texts)
     return SentenceTransformer(modules=[router], device="cpu", similarity_fn_name="cosine")
+
+
+def judge(model: SentenceTransformer, split: Collator) -> Metrics:
+    """Judge all photos against all captions of a split, by aoq's code."""
+    captions, photos = (
+        encode(
+            list(names),
+            batch_size=ENCODED_AT_ONCE,
+            convert_to_tensor=True,
+            normalize_embeddings=True,
+            show_progress_bar=False,
+        )
+        for encode, names in (
+            (model.encode_query, split.dataset.captions),
+            (model.encode_document, split.dataset.image_ids),
+        )
+    )
+    encoded = EncodedDataset(images=Encoding(photos), texts=Encoding(captions))
+    return evaluate_encoded(InnerProduct(), encoded, split.dataset.positives)
 
 
 def _text_tower(start: Start) -> list[Module]:

@@ -28,19 +28,13 @@ from torch import Tensor
 from transformers import PrinterCallback
 
 from aoq.data.collate import Collator
-from aoq.evaluation.metrics import Metrics
-from aoq.evaluation.protocols import evaluate_encoded
 from aoq.progress import say_epoch
-from aoq.scoring.encoded import EncodedDataset
-from aoq.scoring.inner_product import InnerProduct
-from aoq.types import Encoding
-from reproduction.peers.modules import build, swapped
+from reproduction.peers.modules import ENCODED_AT_ONCE, build, judge, swapped
 from reproduction.peers.rows import Anchor, LossKind, Mining, Row
 from reproduction.peers.start import Judge, Start
 from reproduction.peers.stopwatch import Stopwatch
 
 WEIGHTS = "learned.safetensors"
-_ENCODED_AT_ONCE = 128
 _LOSSES: dict[LossKind, dict[str, Any]] = {
     "query_to_doc": {},
     "symmetric": {
@@ -88,29 +82,10 @@ def mine(model: SentenceTransformer, start: Start, mining: Mining) -> dict[Ancho
             pairs.select_columns(["photo", "caption"]) if is_photo else pairs,
             swapped(model) if is_photo else model,
             output_format="n-tuple",
-            batch_size=_ENCODED_AT_ONCE,
+            batch_size=ENCODED_AT_ONCE,
             **mining.parameters(),
         )
     return mined
-
-
-def judge(model: SentenceTransformer, split: Collator) -> Metrics:
-    """Judge all photos against all captions of a split, by aoq's code."""
-    captions, photos = (
-        encode(
-            list(names),
-            batch_size=_ENCODED_AT_ONCE,
-            convert_to_tensor=True,
-            normalize_embeddings=True,
-            show_progress_bar=False,
-        )
-        for encode, names in (
-            (model.encode_query, split.dataset.captions),
-            (model.encode_document, split.dataset.image_ids),
-        )
-    )
-    encoded = EncodedDataset(images=Encoding(photos), texts=Encoding(captions))
-    return evaluate_encoded(InnerProduct(), encoded, split.dataset.positives)
 
 
 class DevJudge(BaseEvaluator):
