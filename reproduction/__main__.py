@@ -11,10 +11,13 @@ from aoq.cli.base import Count, Flag, print_table, run_app
 from aoq.cli.data import build
 from aoq.cli.experiment import SEVERAL, Experiment
 from aoq.data.splits import MANIFEST
+from aoq.errors import UserError, require_packages
 from aoq.experiments.definition import load_definition
 from reproduction import EXPERIMENTS, RESULTS, ROOT, Name, definition_file
 from reproduction.claims import load_paper_table
 from reproduction.page import write_pages
+from reproduction.peers import PEER_RESULTS
+from reproduction.peers.rows import SetupName
 from reproduction.report import PaperReport
 from reproduction.verdicts import claims_table
 
@@ -116,6 +119,54 @@ def all_(
     for name in EXPERIMENTS:
         _experiment(name, data=data, out=out / "runs").run(jobs=None, force=False)
     page(data=data, out=out / "runs")
+
+
+@app.command
+def peers(
+    setup: SetupName | None = None,
+    /,
+    *,
+    data: Path,
+    image: str,
+    text: str,
+    out: Path = Path("runs/peers"),
+    seeds: Annotated[tuple[int, ...], SEVERAL] = (0, 1, 2),
+    rows: Annotated[tuple[str, ...], SEVERAL] = (),
+    results: Path = PEER_RESULTS,
+) -> None:
+    """Train the same towers with aoq and with sentence-transformers, on one thread.
+
+    If interrupted, the same command continues with the training that was under way; recorded
+    results are not repeated. It needs `pip install "sentence-transformers[train]"`.
+
+    Parameters
+    ----------
+    setup
+        `heads` (on frozen towers) or `text` (the text tower learns too); default: both.
+    data
+        Folder of the data set, with its photos.
+    image
+        Image tower: a folder or hub name.
+    text
+        Text tower: a folder or hub name.
+    out
+        Folder of the trainings.
+    seeds
+        Seeds; rows that only chose settings on dev have the first.
+    rows
+        Only the rows with these labels, and those whose model they mine with.
+    results
+        File to which each result is added as a line of JSON; its results count as finished.
+    """
+    require_packages("accelerate", "datasets", "sentence_transformers", extra="dev")
+    from reproduction.peers.compare import Comparison
+    from reproduction.peers.rows import ROWS
+
+    labels = {row.label for row in ROWS}
+    if unknown := [label for label in rows if label not in labels]:
+        raise UserError(f"there is no row {unknown[0]!r}; expected one of: {', '.join(labels)}.")
+    chosen = [row for row in ROWS if setup in (None, row.setup) and (not rows or row.label in rows)]
+    Comparison(data, image, text, out, results).run(chosen, seeds)
 
 
 @app.command

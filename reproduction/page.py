@@ -1,8 +1,9 @@
-"""Puts the tables in results/ into docs/results.md and the README.
+"""Puts the tables in results/ into docs/results.md, docs/peers.md and the README.
 
-On a page, each table stands between two comments, the first of which names its file. Two tables are
-derived: the summary in the README, from other tables, and table 6, from the benchmarks
-`python -m benchmarks table6 table6-as-published`.
+On a page, each table stands between two comments, the first of which names its file. Some tables
+are derived: the summary in the README, from other tables; table 6, from the benchmarks
+`python -m benchmarks table6 table6-as-published`; and those of docs/peers.md, from
+`python -m reproduction peers`.
 """
 
 from __future__ import annotations
@@ -15,17 +16,23 @@ from aoq.experiments.definition import load_definition
 from aoq.experiments.tables import TextTable
 from reproduction import ROOT, definition_file
 from reproduction.claims import load_paper_table
+from reproduction.peers.tables import peer_tables
 
-PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "peers.md", ROOT / "README.md")
 _INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def write_pages() -> None:
     """Write the derived tables, and put all tables into the pages."""
-    (ROOT / "results" / "table6.md").write_text(table6(), "utf-8")
-    (ROOT / "results" / "summary.md").write_text(summary(), "utf-8")
+    for name, table in made_tables().items():
+        (ROOT / "results" / f"{name}.md").write_text(table, "utf-8")
     for page in PAGES:
         page.write_text(with_tables(page.read_text("utf-8")), "utf-8")
+
+
+def made_tables() -> dict[str, str]:
+    """Return the tables that are made of other files, by the names of their own."""
+    return {"table6": table6(), "summary": summary(), **peer_tables()}
 
 
 def with_tables(page: str) -> str:

@@ -103,7 +103,7 @@ def _root_with_ridge(covariance: Tensor, ridge: float) -> Tensor:
     added = ridge * covariance.diagonal().mean().clamp(min=_SMALLEST_VARIANCE)
     try:
         root: Tensor = torch.linalg.cholesky(covariance + added * torch.eye(len(covariance)))
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         raise UserError(
             f"CCA cannot be solved with a ridge of {ridge:g}: features or words depend on each "
             "other; raise model.ridge, such as to 0.1."
