@@ -252,7 +252,7 @@ class _Line:
             for place in range(len(shares))
             if all(row[place] >= row[0] - max_drop for row in rsums[1:])
         ]
-        best = max(allowed, key=rsums[0].__getitem__)
+        best = max(allowed, key=lambda place: rsums[0][place])
         return Interpolation(shares[best], tuple(one for row in judged.values() for one in row))
 
     def save(self, found: Interpolation, *, epoch: int) -> None:
