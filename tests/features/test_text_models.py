@@ -10,11 +10,12 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from aoq import errors
 from aoq.errors import UserError
 from aoq.features.outputs import Output
 from aoq.features.text_models import TextModel, TextSource
 from aoq.types import Texts
-from tests.towers import SENTENCES, TinyModels, write_bert, write_tokenizer
+from tests.towers import SENTENCES, TinyModels, write_bert, write_siglip2, write_tokenizer
 
 POOLED = Output("pooled")
 
@@ -152,3 +153,24 @@ def test_a_vision_model_is_not_a_text_tower(towers: TinyModels, tmp_path: Path) 
     write_tokenizer(folder)
     with pytest.raises(UserError, match="cannot be used as a text tower"):
         TextModel(str(folder), POOLED)
+
+
+def test_a_siglip_without_its_tokenizer_s_package_is_not_read_by_another_one(
+    towers: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(towers.siglip, tmp_path / "siglip")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["tokenizer_class"] = "SiglipTokenizer"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    original = errors.find_spec
+    monkeypatch.setattr(
+        errors, "find_spec", lambda name: None if name == "sentencepiece" else original(name)
+    )
+    with pytest.raises(UserError, match=r"needs sentencepiece; install it.*aoq\[towers\]"):
+        TextModel(str(folder), POOLED)
+
+
+def test_siglip_2_reads_lower_case(tmp_path: Path) -> None:
+    tokenizer = TextModel(str(write_siglip2(tmp_path / "siglip2")), Output("input")).tokenizer
+    assert tokenizer.encode("A Red BALL") == tokenizer.encode("a red ball")
+    assert tokenizer.encode("a red ball") != tokenizer.encode("a red cup")

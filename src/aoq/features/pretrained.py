@@ -68,12 +68,11 @@ def load_tokenizer(name: str, role: Role = TEXT) -> Any:
     transformers reads SigLIP's by sentencepiece, and without it silently as another one, which
     keeps capitals and punctuation.
     """
-    tokenizer = _load(name, "AutoTokenizer", role)
-    settings = read_beside(name, "tokenizer_config.json") or {}
-    wanted = str(settings.get("tokenizer_class"))
-    if wanted == "SiglipTokenizer" and type(tokenizer).__name__ != wanted:
-        require_packages("sentencepiece", extra="towers")
-    return tokenizer
+    if load_config(name, role).model_type == "siglip":
+        settings = read_beside(name, "tokenizer_config.json") or {}
+        if settings.get("tokenizer_class") == "SiglipTokenizer":
+            require_packages("sentencepiece", extra="towers")
+    return _load(name, "AutoTokenizer", role)
 
 
 def load_config(name: str, role: Role) -> Any:
