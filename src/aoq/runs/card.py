@@ -158,7 +158,7 @@ def _facts(summary: RunSummary, data: DataFacts) -> dict[str, str]:
         facts["data set"] = data.name
     for split, (images, captions) in data.sizes.items():
         facts[split] = f"{count_of(images, 'image')}, {count_of(captions, 'caption')}"
-    if summary.stage != "imported":
+    if summary.epochs_done:  # neither imported nor interpolated
         facts["training"] = (
             f"round {summary.round}, loss {settings.loss.name}, "
             f"{count_of(summary.epochs_done, 'epoch')} of batches of {settings.batch_size}, "
