@@ -19,6 +19,8 @@ from reproduction.page import write_pages
 from reproduction.peers import PEER_RESULTS
 from reproduction.peers.rows import SetupName
 from reproduction.report import PaperReport
+from reproduction.towers import ROWS as TOWER_ROWS
+from reproduction.towers import TOWER_RESULTS, TowerTrainings
 from reproduction.verdicts import claims_table
 
 app = App(
@@ -167,6 +169,48 @@ def peers(
         raise UserError(f"there is no row {unknown[0]!r}; expected one of: {', '.join(labels)}.")
     chosen = [row for row in ROWS if setup in (None, row.setup) and (not rows or row.label in rows)]
     Comparison(data, image, text, out, results).run(chosen, seeds)
+
+
+@app.command
+def towers(
+    *,
+    data: Path,
+    patches: Path,
+    image: str,
+    text: str,
+    out: Path = Path("runs/towers"),
+    seeds: Annotated[tuple[int, ...], SEVERAL] = (0,),
+    rows: Annotated[tuple[str, ...], SEVERAL] = (),
+    results: Path = TOWER_RESULTS,
+) -> None:
+    """Train pretrained towers by the shipped recipes.
+
+    If interrupted, the same command continues; recorded results are not repeated.
+
+    Parameters
+    ----------
+    data
+        Folder of a data set with the image tower's vectors (`aoq data build --vector pooled`).
+    patches
+        Folder of one with its patches (`aoq data build --grid 3`).
+    image
+        Image tower: a folder or hub name.
+    text
+        Text tower: a folder or hub name.
+    out
+        Folder of the runs.
+    seeds
+        Seeds of every row.
+    rows
+        Only the rows with these labels.
+    results
+        File to which each result is added as a line of JSON; its results count as finished.
+    """
+    chosen = [row for row in TOWER_ROWS if not rows or row.label in rows]
+    known = [row.label for row in TOWER_ROWS]
+    if unknown := [label for label in rows if label not in known]:
+        raise UserError(f"there is no row {unknown[0]!r}; expected one of: {', '.join(known)}.")
+    TowerTrainings(data, patches, image, text, out, results).train(chosen, seeds)
 
 
 @app.command

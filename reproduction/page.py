@@ -1,9 +1,9 @@
-"""Puts the tables in results/ into docs/results.md, docs/peers.md and the README.
+"""Puts the tables in results/ into pages of docs/ and the README.
 
 On a page, each table stands between two comments, the first of which names its file. Some tables
 are derived: the summary in the README, from other tables; table 6, from the benchmarks
-`python -m benchmarks table6 table6-as-published`; and those of docs/peers.md, from
-`python -m reproduction peers`.
+`python -m benchmarks table6 table6-as-published`; those of docs/peers.md and docs/pretrained.md,
+from `python -m reproduction peers` and `python -m reproduction towers`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from aoq.experiments.tables import TextTable
 from reproduction import ROOT, definition_file
 from reproduction.claims import load_paper_table
 from reproduction.peers.tables import peer_tables
+from reproduction.towers import tower_table
 
-PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "peers.md", ROOT / "README.md")
+_DOCS = ("results.md", "peers.md", "pretrained.md")
+PAGES = (*(ROOT / "docs" / name for name in _DOCS), ROOT / "README.md")
 _INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -32,7 +34,7 @@ def write_pages() -> None:
 
 def made_tables() -> dict[str, str]:
     """Return the tables that are made of other files, by the names of their own."""
-    return {"table6": table6(), "summary": summary(), **peer_tables()}
+    return {"table6": table6(), "summary": summary(), "towers": tower_table(), **peer_tables()}
 
 
 def with_tables(page: str) -> str:
