@@ -100,7 +100,7 @@ class TowerTrainings:
 
     def _recipe(self, row: TowerRow, seed: int) -> Recipe:
         recipe = load_recipe(row.recipe)
-        towers = {"image": self.image, "text": self.text}
+        towers = {"image": self.image, "text": self.text, "image_precision": "bfloat16"}
         if row.reads_patches:
             towers = {"words": self.text}
         return replace(
