@@ -224,7 +224,7 @@ def test_the_next_command_is_one_that_can_be_pasted(
     aoq("data", "build", captions, "--features", regions, "--out", data)
     said = capsys.readouterr().err.replace("\n", "")
     assert f"next: aoq data build captions.json --features '{regions}' --out data/mine" in said
-    assert f"next: aoq run vsrn-flickr8k --data '{data}' --out 'runs/my data'" in said
+    assert f"next: aoq run --data '{data}' --out 'runs/my data'" in said
 
 
 def test_no_training_is_suggested_where_there_is_nothing_to_validate_on(

@@ -144,8 +144,10 @@ def build(
         _report_skipped(skipped or [], out)
     check(out)
     if {"train", "dev"} <= set(splits_of(out)):
-        recipe = scenes_recipe(size) if scenes else "vsrn-flickr8k"
-        next_steps(command("run", recipe, "--data", out, "--out", f"runs/{out.name}"))
+        recipe = [scenes_recipe(size)] if scenes else []  # else one that `aoq run` chooses
+        if vector is not None:
+            recipe = ["towers", "--model.image", str(backbone)]
+        next_steps(command("run", *recipe, "--data", out, "--out", f"runs/{out.name}"))
 
 
 @contextmanager
