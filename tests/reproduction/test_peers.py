@@ -99,7 +99,7 @@ def test_recorded_results_are_of_rows_as_they_are_and_of_one_data_set():
     assert all(
         find_row(line["setup"], line["row"]).settings() == line["settings"] for line in lines
     )
-    assert len({line["data"] for line in lines}) == 1
+    assert len({line["data"] for line in lines}) <= 1
 
 
 def line_of(row: Row, *, seed: int, rsum: float, cpu: float) -> dict[str, Any]:
