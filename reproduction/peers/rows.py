@@ -145,6 +145,7 @@ def _judged(setup: SetupName) -> Iterator[Row]:
     yield _peer("MNRL, its default", setup, kind="query_to_doc")
     yield _own("online, batch 512", setup, batch_size=512)
     yield _peer("MNRL, batch 512", setup, batch_size=512)
+    yield _own("InfoNCE, batch 512", setup, loss="infonce", batch_size=512)
     yield _own("AdapOffQuin", setup, teacher=online.label, loss="adap_off_quin")
     yield _peer("MNRL, mined", setup, teacher=mnrl.label, mining=Mining())
 
