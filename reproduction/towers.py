@@ -55,9 +55,9 @@ class TowerRow:
 ROWS = (
     TowerRow(label="heads on frozen towers", recipe="towers"),
     TowerRow(
-        label="the same, batches of 512, 16 epochs",
+        label="the same, batches of 128",
         recipe="towers",
-        round_one={"batch_size": 512, "epochs": 16},
+        round_one={"batch_size": 128},
     ),
     TowerRow(label="and the last two blocks of the text tower", recipe="towers-text"),
     TowerRow(label="BFAN on patches and words", recipe="bfan-small"),
