@@ -27,6 +27,8 @@ from transformers import (
     CLIPModel,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    ResNetConfig,
+    ResNetModel,
     Siglip2Config,
     Siglip2ImageProcessorPil,
     Siglip2Model,
@@ -129,6 +131,15 @@ def write_vit(folder: Path, *, seed: int = 0, patch: int = 8) -> Path:
     config = ViTConfig(**SIZE, image_size=SIDE, patch_size=patch)
     with _seeded(seed):
         ViTModel(config).save_pretrained(folder)
+    write_processor(folder)
+    return folder
+
+
+def write_resnet(folder: Path, *, seed: int = 0) -> Path:
+    """A vision model with batch norm."""
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    with _seeded(seed):
+        ResNetModel(config).save_pretrained(folder)
     write_processor(folder)
     return folder
 

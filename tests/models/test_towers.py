@@ -22,7 +22,7 @@ from aoq.models.towers import Towers
 from aoq.runs.checkpoint import load_weights, save_weights
 from aoq.training.collectives import start_fabric
 from aoq.types import Texts
-from tests.towers import SENTENCES, SIDE, TinyModels
+from tests.towers import SENTENCES, SIDE, TinyModels, write_resnet
 
 LEARN: tuple[Learning, ...] = ("heads", "top", "lora", "full")
 
@@ -175,6 +175,36 @@ def test_padding_does_not_change_an_encoding(towers: TinyModels, learn: Learning
             one = pad_texts([tower.tokenizer.encode(text)], tower.tokenizer.pad)
             alone = model.encode_texts(replace(one, vectors=tower(one))).vectors
             torch.testing.assert_close(alone[0], together[number], rtol=0, atol=1e-5)
+
+
+def test_batch_norm_of_a_tower_that_learns_keeps_its_statistics(
+    towers: TinyModels, tmp_path: Path
+) -> None:
+    config = config_of(write_resnet(tmp_path / "resnet"), towers.bert, learn="full")
+    model, inputs = build(config)
+    images = read_photos(inputs)
+    assert model.image_trunk is not None
+    before = {name: value.clone() for name, value in model.image_trunk.named_buffers()}
+    model.train()
+    together = model.image_trunk(images)
+    alone = torch.cat([model.image_trunk(image) for image in images.split(1)])
+    torch.testing.assert_close(alone, together, rtol=0, atol=1e-5)
+    for name, value in model.image_trunk.named_buffers():
+        assert value.equal(before[name]), name
+
+
+@pytest.mark.parametrize("learn", ["heads", "top", "full"])
+def test_heads_are_fitted_by_a_few_images_and_texts_at_a_time(
+    towers: TinyModels, learn: Learning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs = build(config_of(towers.vit, towers.bert, learn=learn))
+    images, texts = read_photos(inputs), read_texts(inputs)
+    model.fit_inputs(images, texts)
+    expected = {name: value.clone() for name, value in model.state_dict().items()}
+    monkeypatch.setattr("aoq.models.towers._AT_ONCE", 2)
+    model.fit_inputs(images, texts)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-5)
 
 
 def test_a_tower_that_does_not_learn_has_no_dropout(towers: TinyModels) -> None:

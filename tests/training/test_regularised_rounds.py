@@ -62,6 +62,14 @@ def test_a_killed_round_ends_like_one_that_was_not(tmp_path, precomp, monkeypatc
     assert validations(tmp_path / "whole") == validations(tmp_path / "killed")
 
 
+def test_inputs_are_fitted_where_the_data_are_read(precomp):
+    recipe = regularised(precomp, "vse")
+    data = open_training_data(recipe)
+    elsewhere = Collator(data.train.dataset, data.train.tokenizer, device="meta")
+    model = replace(data, train=elsewhere).builder(recipe.model)()
+    assert {weight.device.type for weight in model.state_dict().values()} == {"meta"}
+
+
 def test_a_run_reads_by_the_statistics_of_its_training(tmp_path, precomp):
     recipe = regularised(precomp, "scan")
     train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import _IncompatibleKeys
 
 from aoq.config import ModelConfig, Pooling
@@ -40,6 +41,7 @@ from aoq.types import Encoding, Texts
 
 _VECTORS: dict[Pooling, OutputKind] = {"own": "pooled", "cls": "cls", "mean": "mean"}
 ROLES: dict[Half, Role] = {"vision": VISION, "text": TEXT}
+_AT_ONCE = 32  # images or texts that are read together to standardise heads
 
 
 @dataclass(frozen=True)
@@ -256,9 +258,12 @@ class Towers(InnerProduct, nn.Module):
         self.eval()
         with torch.no_grad():
             if self.image_head is not None:
-                self.image_head.standardise(self._image_vectors(regions))
+                pieces = regions.split(_AT_ONCE)
+                self.image_head.standardise(torch.cat([*map(self._image_vectors, pieces)]))
             if self.text_head is not None:
-                self.text_head.standardise(self._text_vectors(texts))
+                rows = torch.arange(len(texts.tokens), device=texts.tokens.device).split(_AT_ONCE)
+                vectors = [self._text_vectors(texts[piece]) for piece in rows]
+                self.text_head.standardise(torch.cat(vectors))
         self.train()
 
     def pretrained_parameters(self) -> Iterator[nn.Parameter]:
@@ -268,11 +273,18 @@ class Towers(InnerProduct, nn.Module):
                 yield from filter(lambda each: each.requires_grad, trunk.network.parameters())
 
     def train(self, mode: bool = True) -> Towers:
-        """Set the mode; a tower without anything that learns stays in evaluation mode."""
+        """Set the mode; a tower without anything that learns stays in evaluation mode.
+
+        So do batch norms: the statistics that they were pretrained with suit small batches and
+        pieces of one too, and are not among the weights that are saved.
+        """
         super().train(mode)
         for trunk in (self.image_trunk, self.text_trunk):
             if trunk is not None and not any(map(_learns, trunk.network.parameters())):
                 trunk.network.eval()
+            elif trunk is not None:
+                for part in filter(_is_batch_norm, trunk.network.modules()):
+                    part.eval()
         return self
 
     def _keep_frozen_out_of_files(self) -> None:
@@ -295,6 +307,10 @@ class Towers(InnerProduct, nn.Module):
 
 def _learns(parameter: nn.Parameter) -> bool:
     return parameter.requires_grad
+
+
+def _is_batch_norm(part: nn.Module) -> bool:
+    return isinstance(part, _BatchNorm)
 
 
 def _normalisation(processor: Any) -> tuple[Tensor, Tensor]:

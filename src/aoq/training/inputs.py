@@ -74,7 +74,7 @@ class TrainingData:
         )
 
         def build() -> TrainableModel:
-            model = make()
+            model = make().to(self.train.device)  # where what it is to read is
             if config.fits_inputs and isinstance(model, FitsInputs):
                 images, texts = len(self.train.dataset), self.train.dataset.n_texts
                 read = _COUNTED if self.inputs.texts is None else _FITTED
