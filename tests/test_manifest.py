@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from aoq.manifest import (
     BlockCheck,
     DamagedFileError,
     check_file,
+    check_of,
     create_manifest,
     foreign_files,
     mapped,
@@ -113,6 +115,25 @@ def test_a_damaged_line_of_a_manifest_is_named(folder):
     content = (folder / NAME).read_bytes()
     (folder / NAME).write_bytes(content.replace(b'"config.toml"', b'"config.tomk"'))
     with pytest.raises(UserError, match=rf"{NAME}, line 2: it is damaged"):
+        read_checked(folder / "config.toml")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"file": 5, "bytes": 1, "blocks": []},
+        {"file": "config.toml"},
+        {"file": "config.toml", "bytes": 1, "blocks": 3},
+        {"file": "config.toml", "bytes": 1, "blocks": [5]},
+        {"pattern": ["*"]},
+        {"what": None},
+    ],
+)
+def test_a_line_that_somebody_made_up_is_damaged_though_its_check_is_right(folder, entry):
+    line = json.dumps({**entry, "check": check_of(entry)})
+    with (folder / NAME).open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(UserError, match="it is damaged"):
         read_checked(folder / "config.toml")
 
 

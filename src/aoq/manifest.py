@@ -175,7 +175,18 @@ def _read_line(line: bytes) -> dict[str, Any] | None:
     if not isinstance(entry, dict):
         return None
     stated = entry.pop("check", None)
-    return entry if stated == check_of(entry) else None
+    return entry if stated == check_of(entry) and _is_entry(entry) else None
+
+
+def _is_entry(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry has what is read of it; anybody can compute its check."""
+    match entry:
+        case {"what": str()} | {"pattern": str()}:
+            return True
+        case {"file": str(), "bytes": int(), "blocks": [*blocks]}:
+            return all(isinstance(block, str) for block in blocks)
+        case _:
+            return False
 
 
 def check_of(entry: Mapping[str, Any]) -> str:
