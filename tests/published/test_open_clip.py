@@ -132,6 +132,11 @@ def with_damaged_weights(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
+def with_a_projection_of_two_rows(folder: Path) -> None:
+    name = "visual.transformer.resblocks.0.attn.in_proj_weight"
+    save_file({**load_file(folder / WEIGHTS), name: torch.zeros(2, 32)}, folder / WEIGHTS)
+
+
 def without_tokenizer(folder: Path) -> None:
     for path in folder.glob("tokenizer*"):
         path.unlink()
@@ -148,6 +153,9 @@ BAD = {
     "more blocks": (with_settings(vision_cfg__layers=4), "is missing, not of the shape"),
     "pickled": (with_pickled_weights, "pickled weights are never read"),
     "damaged": (with_damaged_weights, "is damaged"),
+    "no setting": (with_settings(vision_cfg="ViT-B-32"), "do not fit together"),
+    "no heads": (with_settings(vision_cfg__head_width=0), "do not fit together"),
+    "too few rows": (with_a_projection_of_two_rows, "do not fit together"),
     "no tokenizer": (without_tokenizer, "it has no tokenizer"),
 }
 

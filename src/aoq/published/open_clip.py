@@ -79,15 +79,22 @@ def write_as_clip(source: Path, folder: Path) -> None:
     from transformers import CLIPModel
 
     settings = read_json(source / SETTINGS)
-    config = _config_of(settings.get("model_cfg"), source)
-    vision: Any = config.vision_config
-    preprocessing = _preprocessing_of(settings.get("preprocess_cfg", {}), source, vision.image_size)
     tokenizer = [source / name for name in _TOKENIZER if (source / name).is_file()]
     if not tokenizer:
         raise _refused(source, f"it has no tokenizer; expected {_TOKENIZER[0]} beside {SETTINGS}")
-    weights = translate_weights(_read_weights(source))
-    with torch.device("meta"):
-        expected = {name: each.shape for name, each in CLIPModel(config).state_dict().items()}
+    try:
+        config = _config_of(settings.get("model_cfg"), source)
+        vision: Any = config.vision_config
+        given = settings.get("preprocess_cfg") or {}
+        preprocessing = _preprocessing_of(given, source, vision.image_size)
+        with torch.device("meta"):
+            expected = {name: each.shape for name, each in CLIPModel(config).state_dict().items()}
+        weights = translate_weights(_read_weights(source))
+    except UserError:
+        raise
+    except Exception as error:  # damaged files make transformers and torch raise almost anything
+        reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
+        raise _refused(source, f"its files do not fit together: {reason}") from error
     found = {name: each.shape for name, each in weights.items()}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
