@@ -246,6 +246,11 @@ def test_towers_of_different_widths_need_heads(towers: TinyModels) -> None:
         build(config_of(towers.vit, towers.clip, head="none", image_pooling="cls"))
 
 
+def test_an_image_tower_alone_asks_for_a_text_tower(towers: TinyModels) -> None:
+    with pytest.raises(UserError, match="is an image tower without a text tower"):
+        find_inputs(config_of(towers.vit))
+
+
 def test_pixels_are_read_as_the_network_reads_files(towers: TinyModels, tmp_path: Path) -> None:
     """A photo that is not square, scaled and cut by us, and by the network's own preprocessing."""
     picture = Image.effect_noise((90, 60), 80).convert("RGB")

@@ -87,6 +87,7 @@ def build(
     )
     from aoq.data.sources.records import read_records
     from aoq.data.splits import splits_of
+    from aoq.features.pretrained import has_text_tower
     from aoq.recipes import scenes_recipe
 
     scenes, file = source == "scenes", Path(source)
@@ -147,6 +148,8 @@ def build(
         recipe = [scenes_recipe(size)] if scenes else []  # else one that `aoq run` chooses
         if vector is not None:
             recipe = ["towers", "--model.image", str(backbone)]
+            if not has_text_tower(str(backbone)):
+                recipe += ["--model.text", "NAME"]
         next_steps(command("run", *recipe, "--data", out, "--out", f"runs/{out.name}"))
 
 

@@ -80,6 +80,11 @@ def load_config(name: str, role: Role) -> Any:
     return _load(name, "AutoConfig", role)
 
 
+def has_text_tower(name: str) -> bool:
+    """Return whether a model with an image tower describes a text tower too."""
+    return hasattr(load_config(name, VISION), "text_config")
+
+
 def read_beside(name: str, file: str) -> dict[str, Any] | None:
     """Read a JSON file that may be beside the weights of a model; None if it is not."""
     path = Path(name, file)

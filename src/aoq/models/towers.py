@@ -27,6 +27,7 @@ from aoq.features.pretrained import (
     VISION,
     Half,
     Role,
+    has_text_tower,
     load_half,
     load_processor,
     unusable,
@@ -96,6 +97,11 @@ def tower_inputs(config: ModelConfig, kept: RegionSource | None = None) -> Input
         raise UserError(
             "model.image names no image tower; name a vision model or a dual encoder of "
             "transformers, on its hub or in a folder, with --model.image."
+        )
+    if not config.text and not has_text_tower(config.image):
+        raise UserError(
+            f"{config.image} is an image tower without a text tower; name a text model of "
+            "transformers with --model.text, or a dual encoder with --model.image."
         )
     vision, text = TowerPlan.of(config, "vision"), TowerPlan.of(config, "text")
     images = RegionSource.of_backbone(vision.name, output=vision.frozen)
