@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError, RemoteEntryNotFoundError
 from transformers import AutoModel, AutoTokenizer
 
 from aoq import errors
 from aoq.errors import UserError
 from aoq.features.outputs import Output
+from aoq.features.pretrained import read_beside
 from aoq.features.text_models import TextModel, TextSource
 from aoq.types import Texts
 from tests.towers import SENTENCES, TinyModels, write_bert, write_siglip2, write_tokenizer
@@ -174,3 +178,21 @@ def test_siglip_2_reads_lower_case(tmp_path: Path) -> None:
     tokenizer = TextModel(str(write_siglip2(tmp_path / "siglip2")), Output("input")).tokenizer
     assert tokenizer.encode("A Red BALL") == tokenizer.encode("a red ball")
     assert tokenizer.encode("a red ball") != tokenizer.encode("a red cup")
+
+
+def test_a_file_beside_the_weights_is_looked_for_on_the_hub_and_never_guessed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer: Any = SimpleNamespace(headers={}, request=None)
+    problems: list[Exception] = [
+        RemoteEntryNotFoundError("none", response=answer),
+        LocalEntryNotFoundError("lost"),
+    ]
+
+    def download(*_: object) -> None:
+        raise problems.pop(0)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    assert read_beside("some/tower", "1_Pooling/config.json") is None
+    with pytest.raises(UserError, match="is not in the cache of Hugging Face"):
+        read_beside("some/tower", "1_Pooling/config.json")

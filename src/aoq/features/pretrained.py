@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -86,21 +86,33 @@ def has_text_tower(name: str) -> bool:
 
 
 def read_beside(name: str, file: str) -> dict[str, Any] | None:
-    """Read a JSON file that may be beside the weights of a model; None if it is not."""
-    path = Path(name, file)
-    if not Path(name).is_dir():
-        from huggingface_hub import hf_hub_download
-
-        path = Path()
-        for is_local in (True, False):
-            with suppress(Exception):
-                path = Path(hf_hub_download(name, file, local_files_only=is_local))
-                break
+    """Read a JSON file that may be beside the weights of a model; None if there is none."""
+    path = Path(name, file) if Path(name).is_dir() else _fetch(name, file)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = None if path is None else json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def _fetch(name: str, file: str) -> Path | None:
+    """Find a file of a model in the cache of the hub, else on the hub; None if it has none."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    kept = try_to_load_from_cache(name, file)
+    if kept is not None:  # the cache also knows what the hub does not have
+        return Path(kept) if isinstance(kept, str) else None
+    try:
+        return Path(hf_hub_download(name, file))
+    except RemoteEntryNotFoundError:
+        return None
+    except Exception as error:
+        raise UserError(
+            f"whether {name} has a file {file} is not in the cache of Hugging Face, and the hub "
+            "cannot be reached; download the whole model on a connected machine and name its "
+            "folder, or set HF_ENDPOINT to a mirror."
+        ) from error
 
 
 def load_dual_encoder(name: str) -> tuple[nn.Module, set[str]]:

@@ -22,6 +22,7 @@ from aoq.features.outputs import Output, OutputKind
 from aoq.features.pretrained import (
     TEXT,
     describe_network,
+    has_text_tower,
     load_half,
     read_beside,
     unusable,
@@ -145,7 +146,9 @@ def load_text_model(name: str, output: Output, prompt: str = "{}") -> TextModel:
 
 def own_reading(name: str, output: Output) -> Output:
     """Return how a tower's own vector is read: as sentence-transformers saved it, if it did."""
-    modes = read_beside(name, _POOLING) if output.kind == "pooled" else None
+    if output.kind != "pooled" or has_text_tower(name):  # half of a dual encoder
+        return output
+    modes = read_beside(name, _POOLING)
     for mode, kind in _MODES.items():
         if modes is not None and modes.get(mode):
             return replace(output, kind=kind)
