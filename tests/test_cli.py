@@ -140,7 +140,7 @@ def test_nothing_is_overwritten_without_force(tmp_path, recipe_file):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["run"], "RECIPE"),
+        (["run"], "--out"),
         (["run", "nowhere", "--out", "run"], "no recipe 'nowhere'"),
         (["run", "scenes-tiny", "--out", "run"], "add --data"),
         (["run", "scenes-tiny", "--out", "run", "--data", "missing"], "missing is not a folder"),

@@ -76,6 +76,7 @@ class Table:
     """Regions that do not fit on a small disk."""
 
     name, ids, shape = "table", [str(number) for number in range(100)], (4, 100)
+    source = None
 
     def read(self, row):
         return np.full((4, 100), row, np.float16), np.zeros((4, 4), np.float32)

@@ -241,7 +241,7 @@ def test_photos_alone_are_indexed_and_more_are_added(own, one_round, tmp_path):
 
 
 def test_a_run_of_data_made_in_python_says_what_to_index(own, one_round):
-    assert_refused(own.aoq("index", one_round), "no folder holds", "--data FOLDER, --pictures")
+    assert_refused(own.aoq("index", one_round), "names no data set", "--data FOLDER, --pictures")
     assert not (one_round / "index").exists()
     assert_refused(own.aoq("evaluate", one_round), "names no data set; add --data FOLDER")
 

@@ -160,7 +160,7 @@ def vectors_of_run(run: TrainedRun, photos: Sequence[Any]) -> tuple[Tensor, Tens
         photo.save(content, format="PNG")
         pixels = [decode(content.getvalue(), backbone.canvas)]
         if Output.parse(run.inputs.images.output).kind == "states":
-            regions.append(backbone.network(pixel_values=backbone.prepare(pixels))[0])
+            regions.append(backbone.network(**backbone.prepare(pixels))[0])
         else:
             finished = run.inputs.images.finish(backbone(pixels)[0])
             regions.append(torch.from_numpy(finished).float())

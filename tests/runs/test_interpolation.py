@@ -94,6 +94,14 @@ def test_the_share_is_chosen_on_dev_and_told_on_test(
     assert summary.dev.metrics["rsum"] == rsum[found.share, "mine", "dev"]
 
 
+def test_force_replaces_a_run_and_no_folder_of_others(tmp_path: Path, run: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    with pytest.raises(UserError, match="aoq did not write it"):
+        interpolate_run(run, tmp_path, shares=[], force=True)
+    assert [*tmp_path.iterdir()] == [mine]
+
+
 def test_the_ends_are_the_pretrained_and_the_trained_model(
     tmp_path: Path, run: Path, data: tuple[Path, Path], towers: TinyModels
 ) -> None:

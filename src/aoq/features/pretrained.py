@@ -72,7 +72,15 @@ def load_tokenizer(name: str, role: Role = TEXT) -> Any:
         settings = read_beside(name, "tokenizer_config.json") or {}
         if settings.get("tokenizer_class") == "SiglipTokenizer":
             require_packages("sentencepiece", extra="towers")
-    return _load(name, "AutoTokenizer", role)
+
+    def read(transformers: Any, where: dict[str, Any]) -> Any:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
+        if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+            # transformers makes an empty one where the files are missing.
+            raise OSError("it has no tokenizer")
+        return tokenizer
+
+    return _read(name, read, role)
 
 
 def load_config(name: str, role: Role) -> Any:
@@ -208,7 +216,7 @@ def _read(name: str, read: Callable[[Any, dict[str, Any]], Loaded], role: Role) 
     with quiet_transformers():
         try:
             return read(transformers, where)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # files may be missing in the cache
             if Path(name).is_dir():
                 raise unusable(name, error, role) from error
         except Exception as error:  # models raise almost anything

@@ -40,11 +40,13 @@ class DataFacts:
         """Return what the run keeps, else what its data set says; nothing if that is not there."""
         if run.data_facts.is_file():
             return cls.from_dict(read_json(run.data_facts)).at(run.place_of)
-        data = load_recipe(run.config).data
+        recipe = load_recipe(run.config)
         try:
-            return cls.of_data(Path(data)) if data else cls()
+            facts = cls.of_data(Path(recipe.data)) if recipe.data else cls()
         except UserError:
             return cls()
+        reads_regions = recipe.model.name != "towers"  # which see the photos themselves
+        return facts if reads_regions else replace(facts, source=None)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> DataFacts:
