@@ -59,7 +59,11 @@ ROWS = (
         recipe="towers",
         round_one={"batch_size": 128},
     ),
-    TowerRow(label="and the last two blocks of the text tower", recipe="towers-text"),
+    TowerRow(
+        label="and the last two blocks of the text tower",
+        recipe="towers-text",
+        round_one={"precision": "bfloat16"},
+    ),
     TowerRow(label="BFAN on patches and words", recipe="bfan-small"),
 )
 
