@@ -79,6 +79,7 @@ def test_a_table_keeps_the_defaults_of_its_round(tmp_path):
         ('round_one.loss.name = "off_tri"', "round one comes before them"),
         ('round_one.batches = "grouped"', "candidates in grouped batches, which come from mined"),
         ('[round_two]\nbatches = "grouped"\ngroup_size = 1', "group_size is 1; a group has at"),
+        ('[round_two]\nbatches = "grouped"\nloss.weights = "shuffled"', "set batches to random"),
         (
             '[round_two]\nbatches = "grouped"\ngroup_size = 20\naccumulate = 8',
             "at most those of a batch or of a part of one, 16",

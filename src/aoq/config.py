@@ -460,6 +460,11 @@ class RoundConfig:
             f"group_size is {self.group_size}; a group has at least 2 pairs, and at most those of "
             f"a batch{' or of a part of one' if self.accumulate > 1 else ''}, {part}.",
         )
+        _require(
+            self.batches == "random" or self.loss.weights != "shuffled",
+            "loss.weights is shuffled, which takes S_off from the pair before, and in a grouped "
+            "batch that is a candidate, not a random pair; set batches to random.",
+        )
 
     @property
     def drawn_from_lists(self) -> str:
