@@ -77,6 +77,13 @@ def test_a_table_keeps_the_defaults_of_its_round(tmp_path):
         ("model.temperature = inf", "has to be a positive number"),
         ("model.caption_weight = inf", "has to be finite and at least 0"),
         ('round_one.loss.name = "off_tri"', "round one comes before them"),
+        ('round_one.batches = "grouped"', "candidates in grouped batches, which come from mined"),
+        ('[round_two]\nbatches = "grouped"\ngroup_size = 1', "group_size is 1; a group has at"),
+        ('[round_two]\nbatches = "grouped"\nloss.weights = "shuffled"', "set batches to random"),
+        (
+            '[round_two]\nbatches = "grouped"\ngroup_size = 20\naccumulate = 8',
+            "at most those of a batch or of a part of one, 16",
+        ),
         ("sampling.depth_texts = 500", "sampling.depth_texts is 500 and mining.depth_texts 300"),
         ("[model]\ncaption_max_words = 1", "need 2"),
         ("[round_one]\nvalidation_texts = 0", "at least 1"),
@@ -119,6 +126,17 @@ def test_each_published_program_chooses_the_best_model_in_its_own_way(name, sele
         for settings in (recipe.round_one, recipe.round_two):
             assert (settings.select_by, settings.validate_every) == (select_by, every)
             assert settings.validation_texts == 5000
+
+
+def test_grouped_batches_need_lists_whatever_the_loss():
+    recipe = load_recipe("bfan-f30k+grouped")
+    assert not recipe.round_two.loss.needs_candidates
+    assert recipe.round_two.needs_candidates
+    assert recipe.mines
+    assert not replace(recipe, candidates="lists.safetensors").needs_round_one
+    with_eq5 = load_recipe("bfan-f30k+grouped+adap-off-quin").round_two
+    assert (with_eq5.batches, with_eq5.loss.name) == ("grouped", "adap_off_quin")
+    assert not load_recipe("bfan-f30k+grouped+online").needs_lists
 
 
 def test_a_behaviour_changes_the_defaults_and_never_what_the_recipe_states(tmp_path):

@@ -364,6 +364,11 @@ class RoundConfig:
     rise_epochs is about the learning rate."""
     batch_size: int = 128
     "Positive pairs per step, over all processes: negatives come from the whole batch."
+    batches: Literal["random", "grouped"] = "random"
+    """random, or grouped: after the warm-up, pairs that are candidates of each other, by the mined
+    lists, share a batch, so that its own negatives are hard."""
+    group_size: int = 8
+    "grouped: a pair and the candidates that join it; a batch holds as many groups as fit."
     accumulate: int = 1
     "Parts into which a step is split, each with the negatives of its own pairs: saves memory."
     encode_at_once: int | None = None
@@ -449,6 +454,32 @@ class RoundConfig:
             f"batch_size is {self.batch_size}; in-batch negatives need at least 2 pairs"
             f"{f' in each of {self.accumulate} parts' if self.accumulate > 1 else ''}.",
         )
+        part = self.batch_size // self.accumulate
+        _require(
+            self.batches == "random" or 2 <= self.group_size <= part,
+            f"group_size is {self.group_size}; a group has at least 2 pairs, and at most those of "
+            f"a batch{' or of a part of one' if self.accumulate > 1 else ''}, {part}.",
+        )
+        _require(
+            self.batches == "random" or self.loss.weights != "shuffled",
+            "loss.weights is shuffled, which takes S_off from the pair before, and in a grouped "
+            "batch that is a candidate, not a random pair; set batches to random.",
+        )
+
+    @property
+    def drawn_from_lists(self) -> str:
+        """What of this round is drawn from candidate lists, for messages; empty: nothing."""
+        if self.loss.needs_candidates:
+            return f"the offline negatives of the loss {self.loss.name}"
+        return "the candidates in grouped batches" if self.batches == "grouped" else ""
+
+    @property
+    def needs_candidates(self) -> bool:
+        return bool(self.drawn_from_lists)
+
+    def groups_at(self, epoch: int) -> bool:
+        """Return whether an epoch, counted from 0, has grouped batches."""
+        return self.batches == "grouped" and not self.warming_up(epoch)
 
     def warming_up(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 0, is part of the warm-up."""
@@ -582,11 +613,10 @@ class Recipe:
             "model.name is cca, which is solved without steps and has no use for mined negatives; "
             "set rounds to one.",
         )
-        loss = self.round_one.loss
         _require(
-            not loss.needs_candidates,
-            f"round_one.loss.name is {loss.name}, which draws from mined lists; round one comes"
-            " before them: set it in round_two.",
+            not self.round_one.needs_candidates,
+            f"round_one has {self.round_one.drawn_from_lists}, which come from mined lists; round"
+            " one comes before them: set round_two instead.",
         )
         for name in ("depth_texts", "depth_images") if self.mines else ():
             drawn, kept = getattr(self.sampling, name), getattr(self.mining, name)
@@ -634,8 +664,8 @@ class Recipe:
 
     @property
     def needs_lists(self) -> bool:
-        """Whether this recipe draws offline negatives."""
-        return self.rounds == "both" and self.round_two.loss.needs_candidates
+        """Whether this recipe draws from candidate lists."""
+        return self.rounds == "both" and self.round_two.needs_candidates
 
     def with_loss(self, name: LossName) -> Recipe:
         """Return this recipe with another loss in round two."""

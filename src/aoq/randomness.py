@@ -22,6 +22,11 @@ def epoch_order(n_pairs: int, *, seed: int, epoch: int) -> Ids:
     return np.random.default_rng([seed, 2, epoch]).permutation(n_pairs)
 
 
+def group_generator(seed: int, *, epoch: int) -> np.random.Generator:
+    """Return the generator for the draws that make the groups of an epoch."""
+    return np.random.default_rng([seed, 5, epoch])
+
+
 def image_generator(seed: int, *, epoch: int, step: int, image: int) -> np.random.Generator:
     """Return the generator for the random view of one image in one step."""
     return np.random.default_rng([seed, 4, epoch, step, image])

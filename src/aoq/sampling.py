@@ -76,12 +76,12 @@ class OfflineSampler:
         self.positives = positives
         self.config = config
         self.seed = seed
-        self._texts = lists.i2t[:, : config.depth_texts]
-        self._images = lists.t2i[:, : config.depth_images]
+        self.texts = lists.i2t[:, : config.depth_texts]  # (N, h)
+        self.images = lists.t2i[:, : config.depth_images]  # (M, h)
         if lists.depth_texts < config.depth_texts or lists.depth_images < config.depth_images:
             warn(
-                f"negatives are drawn from {self._texts.shape[1]} texts and "
-                f"{self._images.shape[1]} images instead of {config.depth_texts} and "
+                f"negatives are drawn from {self.texts.shape[1]} texts and "
+                f"{self.images.shape[1]} images instead of {config.depth_texts} and "
                 f"{config.depth_images}: the lists are not deeper."
             )
 
@@ -109,17 +109,20 @@ class OfflineSampler:
 
     def _draw(self, image_ids: Ids, text_ids: Ids, random: np.random.Generator) -> tuple[Ids, Ids]:
         """Draw one text and one image for each pair."""
-        n_texts, n_images = self._texts.shape[1], self._images.shape[1]
-        text_ranks = self._draw_ranks(n_texts, len(image_ids), random)
-        if self.config.ranks == "coupled":
-            image_ranks = np.minimum(text_ranks // _TEXTS_PER_IMAGE, n_images - 1)
-        else:
-            image_ranks = self._draw_ranks(n_images, len(image_ids), random)
-        texts = self._texts[image_ids, text_ranks].astype(np.int64)
-        images = self._images[text_ids, image_ranks].astype(np.int64)
+        text_ranks, image_ranks = self.draw_ranks(len(image_ids), random)
+        texts = self.texts[image_ids, text_ranks].astype(np.int64)
+        images = self.images[text_ids, image_ranks].astype(np.int64)
         return texts, images
 
-    def _draw_ranks(self, length: int, size: int, random: np.random.Generator) -> Ids:
+    def draw_ranks(self, size: int, random: np.random.Generator) -> tuple[Ids, Ids]:
+        """Draw ranks in the lists of images, which hold texts, and in those of texts."""
+        n_texts, n_images = self.texts.shape[1], self.images.shape[1]
+        text_ranks = self._draw_ranks_below(n_texts, size, random)
+        if self.config.ranks == "coupled":
+            return text_ranks, np.minimum(text_ranks // _TEXTS_PER_IMAGE, n_images - 1)
+        return text_ranks, self._draw_ranks_below(n_images, size, random)
+
+    def _draw_ranks_below(self, length: int, size: int, random: np.random.Generator) -> Ids:
         """Draw ranks in lists of one length."""
         if self.config.draws == "normal":
             return random.choice(length, size=size, p=_normal_weights(length))
@@ -131,7 +134,7 @@ class OfflineSampler:
         `draws` and `ranks` have no effect here. If no combination is left, the hardest one is
         returned, and the derived pairs of this pair are marked as invalid.
         """
-        texts, images = self._texts[image_id], self._images[text_id]
+        texts, images = self.texts[image_id], self.images[text_id]
         wrong = np.argwhere(~self.positives.contains(images[None, :], texts[:, None]))
         text_rank, image_rank = random.choice(wrong) if len(wrong) else (0, 0)
         return int(texts[text_rank]), int(images[image_rank])

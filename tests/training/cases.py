@@ -24,6 +24,7 @@ from tests.conftest import WORDS
 from tests.published.cases import content, write
 
 ROUND = RoundConfig(epochs=3, batch_size=16, learning_rate=1e-3, decay_after=2, checkpoint_every=1)
+GROUPED = {"loss": LossConfig(name="online"), "batches": "grouped", "group_size": 4}
 
 
 def small_recipe(data, **changes) -> Recipe:

@@ -128,7 +128,7 @@ def test_what_needs_steps_is_refused(tmp_path, precomp):
     lists = tmp_path / "lists.safetensors"
     mine_run(tmp_path / "teacher", lists)
     recipe = cca_recipe(precomp)
-    with pytest.raises(UserError, match="the loss adap_off_quin is for steps"):
+    with pytest.raises(UserError, match="the loss adap_off_quin are for steps"):
         train_round(
             tmp_path / "run", recipe, open_training_data(recipe), which="two", candidates=lists
         )

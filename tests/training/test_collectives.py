@@ -21,7 +21,7 @@ from aoq.runs.directory import RunDirectory
 from aoq.storage import read_json_lines
 from aoq.training.collectives import Collectives, start_fabric
 from aoq.training.two_rounds import run_recipe
-from tests.training.cases import small_recipe, weights
+from tests.training.cases import small_recipe, weights, with_round_two
 from tests.training.steps_in_processes import CASES, STEPS, train
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +77,7 @@ def test_a_model_with_batch_norm_and_dropout_trains_in_two_processes(in_processe
 def test_a_whole_recipe_runs_in_two_processes_and_is_continued_by_them(tmp_path, precomp):
     recipe = small_recipe(precomp)
     recipe = replace(recipe, model=replace(recipe.model, name="bfan"))
+    recipe = with_round_two(recipe, batches="grouped", group_size=4)
     save_recipe(recipe, tmp_path / "recipe.toml")
     command = ("-m", "aoq", "run", tmp_path / "recipe.toml", "--out")
     torchrun(*command, tmp_path / "two")

@@ -15,7 +15,7 @@ from aoq.training.cost import estimate_cost
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import train_round
 from tests.conftest import write_precomp
-from tests.training.cases import small_recipe
+from tests.training.cases import GROUPED, small_recipe, with_round_two
 
 
 @pytest.mark.parametrize(("change", "stages"), [("online", 1), ("", 2), ("candidates", 1)])
@@ -36,6 +36,24 @@ def test_an_estimate_has_the_stages_of_its_recipe(tmp_path, precomp, change, sta
     assert ("mining" in names) == (change == "")
     parts = replace(recipe, round_one=replace(recipe.round_one, accumulate=8))
     estimate_cost(parts)
+
+
+def test_grouped_batches_are_mined_for_and_cost_steps_without_offline_negatives(
+    precomp, monkeypatch
+):
+    taken, real = [], cost_module.make_batches
+
+    def make_batches(*args, **options):
+        batches = real(*args, **options)
+        taken.extend(batches)
+        return batches
+
+    monkeypatch.setattr(cost_module, "make_batches", make_batches)
+    cost = estimate_cost(with_round_two(small_recipe(precomp), **GROUPED))
+    assert cost.mining is not None
+    assert cost.round_two.steps == cost.round_one.steps
+    assert taken
+    assert all(batch.offline is None and batch.partners is None for batch in taken)
 
 
 def test_an_estimate_refuses_lists_that_a_run_would(tmp_path, precomp):

@@ -28,11 +28,13 @@ from aoq.training.two_rounds import run_recipe, train_round
 from tests.conftest import write_precomp
 from tests.kills import KilledError
 from tests.training.cases import (
+    GROUPED,
     ROUND,
     assert_same_weights,
     small_recipe,
     validations,
     weights,
+    with_round_two,
 )
 
 
@@ -56,9 +58,15 @@ def test_running_a_finished_recipe_again_does_nothing(tmp_path, precomp):
 
 
 @pytest.mark.parametrize("calls", [1, 4, 6, 11])
-@pytest.mark.parametrize("which", ["one", "two"])
-def test_a_killed_round_ends_like_one_that_was_not(tmp_path, precomp, monkeypatch, calls, which):
-    recipe = small_recipe(precomp)
+@pytest.mark.parametrize(
+    ("which", "changes"),
+    [("one", {}), ("two", {}), ("two", GROUPED)],
+    ids=["one", "two", "grouped"],
+)
+def test_a_killed_round_ends_like_one_that_was_not(
+    tmp_path, precomp, monkeypatch, calls, which, changes
+):
+    recipe = with_round_two(small_recipe(precomp), **changes)
     data = open_training_data(recipe)
     train_round(tmp_path / "teacher", recipe, data, which="one")
     lists = tmp_path / "lists.safetensors"
@@ -122,9 +130,14 @@ def test_a_folder_that_is_not_a_run_is_left_alone(tmp_path, precomp):
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["dear.txt"]
 
 
-def test_an_offline_loss_without_lists_is_refused_before_anything_is_written(tmp_path, precomp):
-    recipe = small_recipe(precomp)
-    with pytest.raises(UserError, match="--candidates"):
+@pytest.mark.parametrize(
+    ("changes", "what"), [({}, "loss adap_off_quin"), (GROUPED, "grouped batches")]
+)
+def test_a_round_without_the_lists_it_draws_from_is_refused_before_anything_is_written(
+    tmp_path, precomp, changes, what
+):
+    recipe = with_round_two(small_recipe(precomp), **changes)
+    with pytest.raises(UserError, match=rf"{what} are drawn from mined lists.* --candidates"):
         train_round(tmp_path / "run", recipe, open_training_data(recipe), which="two")
     assert not (tmp_path / "run").exists()
 

@@ -66,10 +66,10 @@ def require_settings_fit(model: TrainableModel, settings: RoundConfig) -> None:
             f"tower_learning_rate is {settings.tower_learning_rate}, and the model "
             f"({type(model).__name__}) has no pretrained towers; set learning_rate alone."
         )
-    if isinstance(model, FitsInClosedForm) and (settings.ema or settings.loss.needs_candidates):
-        name = "ema" if settings.ema else f"the loss {settings.loss.name}"
+    if isinstance(model, FitsInClosedForm) and (settings.ema or settings.needs_candidates):
+        what = "ema is" if settings.ema else f"{settings.drawn_from_lists} are"
         raise UserError(
-            f"{name} is for steps, and the model ({type(model).__name__}) is computed without any; "
+            f"{what} for steps, and the model ({type(model).__name__}) is computed without any; "
             "leave it out, and train round one alone."
         )
 

@@ -286,7 +286,12 @@ class Round:
         An end of the epoch that is too short for two pairs in each part and process is left out.
         """
         pairs = self.train.dataset.positives.pairs
-        order = epoch_order(len(pairs), seed=self.seed, epoch=epoch)
+        if self.sampler is not None and self.settings.groups_at(epoch):
+            from aoq.grouping import grouped_order  # compiles
+
+            order = grouped_order(self.sampler, group_size=self.settings.group_size, epoch=epoch)
+        else:
+            order = epoch_order(len(pairs), seed=self.seed, epoch=epoch)
         size = self.settings.batch_size
         batches = [pairs[order[start : start + size]] for start in range(0, len(order), size)]
         smallest = 2 * self.settings.accumulate * self.processes.size

@@ -133,7 +133,7 @@ def train_round(
     path, recipe = Path(path), data.settle(recipe.resolved())
     settings = recipe.settings_of(which)
     named = candidates or recipe.candidates
-    lists = Path(named) if named and settings.loss.needs_candidates else None
+    lists = Path(named) if named and settings.needs_candidates else None
     sampler = _make_sampler(recipe, settings, data, lists)
     weights = _weights_to_start_from(settings, None if start is None else Path(start))
     build = make_model or data.builder(recipe.model)
@@ -231,11 +231,11 @@ def _settle_origin(
 def _make_sampler(
     recipe: Recipe, settings: RoundConfig, data: TrainingData, candidates: Path | None
 ) -> OfflineSampler | None:
-    if not settings.loss.needs_candidates:
+    if not settings.needs_candidates:
         return None
     if candidates is None:
         raise UserError(
-            f"the loss {settings.loss.name} draws offline negatives; mine them with `aoq mine` "
+            f"{settings.drawn_from_lists} are drawn from mined lists; mine them with `aoq mine` "
             "and name the file with --candidates."
         )
     lists = CandidateLists.load(candidates).require_fit(data.train.dataset, source=candidates)
