@@ -116,7 +116,6 @@ def test_a_plan_prints_steps_time_disk_and_memory_and_writes_nothing(tmp_path, r
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 def test_a_plan_is_one_process_s_and_refused_under_torchrun(tmp_path, recipe_file, monkeypatch):
     monkeypatch.setattr(distributed, "join_processes", lambda: nullcontext(Processes(0, 2)))
     done = aoq("run", recipe_file, "--out", tmp_path / "run", "--plan")
@@ -270,7 +269,6 @@ def test_published_files_are_imported_evaluated_and_mined_from_the_shell(tmp_pat
     assert "add --force" in again.stderr
 
 
-@pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 def test_no_command_has_a_flag_that_empties_a_list():
     def helps(application, words=()):
         yield aoq(*words, "--help").stdout

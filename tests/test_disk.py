@@ -21,8 +21,6 @@ from tests.conftest import write_precomp
 from tests.disks import mounted, read_only
 from tests.training.cases import small_recipe
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked")
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):

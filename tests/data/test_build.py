@@ -328,7 +328,6 @@ def test_boxes_of_a_grid_take_no_memory(tmp_path: Path, records: list[Record]) -
     np.testing.assert_array_equal(boxes[1], grid_boxes(3))
 
 
-@pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 def test_bad_items_are_skipped_and_listed_if_asked_for(tmp_path: Path) -> None:
     for name in ("a", "b", "c", "d"):
         Image.new("RGB", (8, 8), (ord(name),) * 3).save(tmp_path / f"{name}.png")
@@ -358,7 +357,6 @@ def test_bad_items_are_skipped_and_listed_if_asked_for(tmp_path: Path) -> None:
     assert images == {"a.png", "b.png", "c.png", "d.png"}
 
 
-@pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 def test_a_folder_needs_a_captions_file(tmp_path: Path) -> None:
     refused = aoq("data", "build", tmp_path, "--out", tmp_path / "built")
     assert refused.returncode == 2

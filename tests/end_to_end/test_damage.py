@@ -29,10 +29,7 @@ from tests.kills import die
 from tests.retrieval.conftest import photo_records
 from tests.training.cases import small_recipe
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens"),
-]
+pytestmark = pytest.mark.slow
 CASES, PARTS = 500, 10
 NEVER_READ = (".lock", "tfevents")  # locks are empty, and curves are TensorBoard's
 REFUSED = "refused"

@@ -20,8 +20,6 @@ from tests.commands import aoq as run_command
 from tests.retrieval.conftest import photo_records
 from tests.training.cases import published, small_recipe
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):

@@ -18,8 +18,6 @@ from tests.commands import aoq, assert_refused
 from tests.retrieval.conftest import SIZES, draw_photo, photo_records
 from tests.towers import DUAL_ENCODERS, TinyModels
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
 KINDS = ("clip", "siglip2-naflex")
 UNHEARD_OF = "an unheard-of Xylophone, auf Deutsch"
 ROUND_TWO = (

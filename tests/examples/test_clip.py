@@ -88,7 +88,6 @@ def test_both_rounds_start_from_the_given_weights(tmp_path, capsys):
     assert (tmp_path / "run" / "candidates.safetensors").is_file()
 
 
-@pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 def test_commands_index_and_search_the_tuned_model(tmp_path, monkeypatch):
     fine_tune(tmp_path, "--epochs", "9", "--warmup-epochs", "8", "--learning-rate", "2e-3")
     monkeypatch.setenv("CLIP", str(tmp_path / "tiny"))

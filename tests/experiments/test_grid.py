@@ -32,8 +32,6 @@ from tests.commands import aoq, assert_refused
 from tests.conftest import write_precomp
 from tests.training.cases import small_recipe
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
 ROOT = Path(__file__).parents[2]
 ROWS = """
 name = "small"

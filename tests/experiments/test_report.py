@@ -32,8 +32,6 @@ from aoq.storage import read_json_lines, write_text
 from tests.commands import aoq, assert_refused
 from tests.experiments.cases import RESULT, ROWS
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
 
 @pytest.fixture(scope="module")
 def report(made):

@@ -18,8 +18,6 @@ from tests.commands import aoq, assert_refused
 from tests.conftest import write_precomp
 from tests.mining.processes import trained_run
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
 
 def words(text):
     """What a help text says, without its frames and line breaks."""

@@ -32,8 +32,6 @@ from aoq.runs.summary import RunSummary
 from tests.commands import aoq, assert_refused
 from tests.towers import DUAL_ENCODERS, SIZE, TinyModels, write_clip, write_processor
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
 TEXTS = ("a red ball on the left", "Two GREEN trees above a dog", "xylophone")
 
 

@@ -23,8 +23,6 @@ from tests.published.test_dual_encoders import (
 )
 from tests.towers import SIDE, SIZE, TinyModels, write_tokenizer
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
 LAYERS = SIZE["num_hidden_layers"]
 NORMS = ("weight", "bias")
 

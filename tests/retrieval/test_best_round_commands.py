@@ -18,7 +18,6 @@ from aoq.training.two_rounds import run_recipe
 from tests.commands import aoq
 from tests.training.cases import small_recipe
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 ONE_IS_USED = "round one is used (dev rsum 268.1; round two 194.3); --round two takes the other"
 
 

@@ -31,7 +31,6 @@ from tests.retrieval.conftest import draw_photo, photo_records
 from tests.training.cases import small_recipe
 from tests.web.conftest import picture_bytes
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 MODULE = "own_search_model"
 MODEL = f"{MODULE}:make_model"
 SOURCE = """

@@ -19,8 +19,6 @@ from tests.commands import aoq
 WRITTEN = sorted((Path(__file__).parent / "earlier").glob("*.tar.xz"))
 "By the version before manifests, and by the one before modules were moved."
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
 
 @pytest.fixture(params=WRITTEN, ids=lambda path: path.name.split(".")[0])
 def folder(request, tmp_path):

@@ -45,7 +45,6 @@ from aoq.storage import write_json
 from tests.commands import aoq, assert_refused
 from tests.towers import TinyModels
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 TEXTS = ("a red ball on the left", "two green trees above a dog in the snow", "a cup")
 EXACT = 1e-5
 

@@ -18,8 +18,6 @@ from aoq.training.two_rounds import run_recipe
 from tests.commands import aoq, assert_refused
 from tests.conftest import write_precomp
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:

@@ -35,10 +35,7 @@ from tests.retrieval.conftest import photo_records
 from tests.towers import TinyModels
 
 NAME = "someone/squares"
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning"),  # of httpx
-    pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")  # of httpx
 
 
 def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,6 @@ from aoq.web import history
 from tests.commands import aoq, assert_refused
 from tests.training.cases import small_recipe
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
 RECIPE = Recipe(
     data="somewhere",
     model=ModelConfig(name="scan"),

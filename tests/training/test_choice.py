@@ -15,8 +15,6 @@ from aoq.runs.directory import RunDirectory
 from aoq.training.choice import Choice, choose_recipe
 from tests.commands import aoq, assert_refused
 
-pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
-
 
 class Set:
     """A training split of which only the number of pairs matters."""
