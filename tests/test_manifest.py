@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,21 @@ def test_a_changed_file_is_refused_when_it_is_read(folder, damage):
         read_checked(path)
     with pytest.raises(DamagedFileError):
         check_file(path)
+
+
+def test_a_log_that_grows_while_it_is_read_is_not_taken_for_damaged(tmp_path, monkeypatch):
+    create_manifest(tmp_path, "run")
+    log, read = tmp_path / "events.jsonl", Path.read_bytes
+    append_json_line(log, {"event": "start"})
+
+    def read_and_grow(path):
+        content = read(path)
+        if path == log:
+            append_json_line(log, {"event": "steps"})
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", read_and_grow)
+    assert read_json_lines(log) == [{"event": "start"}]
 
 
 def test_a_folder_without_a_manifest_is_read_unchecked_and_never_removed(folder):

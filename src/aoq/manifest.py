@@ -315,9 +315,12 @@ def read_checked(path: Path) -> bytes:
     return content
 
 
-def check_content(path: Path, content: bytes) -> None:
-    """Raise an error if the content read from a file is not what its manifest lists."""
-    versions = versions_of(path)
+def check_content(path: Path, content: bytes, versions: tuple[Version, ...] | None = None) -> None:
+    """Raise an error if the content read from a file is not what its manifest lists.
+
+    A log that grows needs the `versions` that were listed before it was read.
+    """
+    versions = versions_of(path) if versions is None else versions
     if versions and not any(version.fits(content) for version in versions):
         expected = versions[0]
         size = f"{len(content):,} bytes instead of {expected.n_bytes:,}"

@@ -34,6 +34,7 @@ from aoq.manifest import (
     read_manifest,
     record,
     record_rest,
+    versions_of,
 )
 
 if TYPE_CHECKING:
@@ -196,10 +197,11 @@ def read_json_lines(path: Path | str) -> list[dict[str, Any]]:
     path = Path(path)
     if not path.exists():
         return []
+    listed = versions_of(path)  # another process may append while this one reads
     content = path.read_bytes()
     *lines, _ = content.split(b"\n")
     values = [parse_line(path, number, line) for number, line in enumerate(lines, 1) if line]
-    check_content(path, content)
+    check_content(path, content, listed)
     return values
 
 
