@@ -164,9 +164,7 @@ def peers(
     from reproduction.peers.compare import Comparison
     from reproduction.peers.rows import ROWS
 
-    labels = {row.label for row in ROWS}
-    if unknown := [label for label in rows if label not in labels]:
-        raise UserError(f"there is no row {unknown[0]!r}; expected one of: {', '.join(labels)}.")
+    _require_known(rows, [row.label for row in ROWS])
     chosen = [row for row in ROWS if setup in (None, row.setup) and (not rows or row.label in rows)]
     Comparison(data, image, text, out, results).run(chosen, seeds)
 
@@ -207,9 +205,7 @@ def towers(
         File to which each result is added as a line of JSON; its results count as finished.
     """
     chosen = [row for row in TOWER_ROWS if not rows or row.label in rows]
-    known = [row.label for row in TOWER_ROWS]
-    if unknown := [label for label in rows if label not in known]:
-        raise UserError(f"there is no row {unknown[0]!r}; expected one of: {', '.join(known)}.")
+    _require_known(rows, [row.label for row in TOWER_ROWS])
     TowerTrainings(data, patches, image, text, out, results).train(chosen, seeds)
 
 
@@ -228,6 +224,14 @@ def page(*, data: Path | None = None, out: Path = Path("runs/flickr8k")) -> None
         found = _experiment(name, data=data, out=out)
         _paper_report(name, found).complete().write_files(ROOT / "results" / found.definition.name)
     write_pages()
+
+
+def _require_known(rows: tuple[str, ...], labels: list[str]) -> None:
+    """Refuse a row that does not exist."""
+    for label in rows:
+        if label not in labels:
+            known = ", ".join(dict.fromkeys(labels))
+            raise UserError(f"the row {label!r} does not exist; expected one of: {known}.")
 
 
 def _experiment(

@@ -143,7 +143,7 @@ def without_tokenizer(folder: Path) -> None:
 BAD = {
     "timm": (with_settings(vision_cfg__timm_model_name="vit_base"), "timm_model_name 'vit_base'"),
     "hugging face": (with_settings(text_cfg__hf_model_name="roberta"), "hf_model_name 'roberta'"),
-    "resnet": (with_settings(vision_cfg__layers=[3, 4, 6, 3]), "no plain transformer"),
+    "resnet": (with_settings(vision_cfg__layers=[3, 4, 6, 3]), "not a plain transformer"),
     "coca": (with_settings(multimodal_cfg={}), "it has multimodal_cfg"),
     "siglip": (with_settings(init_logit_bias=-10), "it has init_logit_bias"),
     "pooling": (with_settings(text_cfg__pool_type="last"), "pool_type 'last'"),

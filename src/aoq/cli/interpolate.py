@@ -40,7 +40,7 @@ def interpolate(
 ) -> None:
     """Write a run between a fine-tuned model and the pretrained one, which forgets less.
 
-    The share of the training is chosen on dev, and what came of it is told on test. If interrupted,
+    The share of the training is chosen on dev, and its result is reported on test. If interrupted,
     the same command continues. For dual encoders without heads.
 
     Parameters

@@ -124,7 +124,7 @@ class Collator:
 
     @cached_property
     def likeness(self) -> CaptionLikeness:
-        """How alike captions are, which some losses are told of."""
+        """Measures how alike captions are, for losses that use it."""
         return CaptionLikeness(self.dataset.positives, self.dataset.captions)
 
     def random_views(self, image_ids: Ids, *, seed: int, epoch: int, step: int) -> Tensor:

@@ -128,7 +128,7 @@ def _nbytes(n_anchors: int, n_all: int, swept_depth: int, depth: int) -> int:
 
 
 def lists_nbytes(config: MiningConfig, positives: Positives, *, n_images: int) -> int:
-    """Return the memory of the lists that a process with so many images starts with."""
+    """Return the initial memory of a process's lists, by its number of images."""
     more = config.skip_first + (0 if config.near_captions is None else _RESERVE)
     total = 0
     for relation, wanted, n_anchors in (

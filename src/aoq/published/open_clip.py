@@ -165,7 +165,7 @@ def _settled(given: Mapping[str, Any], usual: Mapping[str, Any], source: Path, *
             raise _refused(source, f"its {half} tower has {name} {value!r}")
     settled = {**usual, **{name: given[name] for name in usual if name in given}}
     if not all(type(value) in (int, float) for value in settled.values()):
-        raise _refused(source, f"its {half} tower is no plain transformer")
+        raise _refused(source, f"its {half} tower is not a plain transformer")
     return settled
 
 
