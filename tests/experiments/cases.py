@@ -10,6 +10,7 @@ from PIL import Image
 from aoq.config import ModelConfig
 from aoq.experiments.definition import load_definition
 from aoq.experiments.grid import run_grid
+from aoq.experiments.results import Experiment
 from aoq.recipes import save_recipe
 from aoq.storage import hash_file
 from tests.training.cases import small_recipe
@@ -77,5 +78,6 @@ def make_experiment(folder: Path):
     save_recipe(recipe, folder / "small.toml")
     (folder / "made.toml").write_text(ROWS)
     definition = load_definition(folder / "made.toml")
-    assert run_grid(definition, data=data, out=folder / "out", at_once=1) == {}
+    experiment = Experiment(definition=definition, data=data, out=folder / "out")
+    assert run_grid(experiment, at_once=1) == {}
     return definition, data, folder / "out"

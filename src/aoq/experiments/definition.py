@@ -142,6 +142,10 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         raise UserError(f"{self.name} has no row {label!r}; expected one of: {known}.")
 
     @property
+    def row_labels(self) -> list[str]:
+        return [row.label for row in self.rows]
+
+    @property
     def table_rows(self) -> list[Row | EnsembleRow | Choice]:
         """Everything that has a row in the table."""
         return [*self.rows, *self.ensembles, *self.choices]

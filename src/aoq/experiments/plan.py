@@ -104,23 +104,22 @@ def plan_grid(
     *,
     out: Path,
     data: Path | None = None,
-    seeds: Sequence[int] | None = None,
-    rows: Sequence[str] | None = None,
+    seeds: Sequence[int] = (),
+    rows: Sequence[str] = (),
     chosen: Collection[str] = (),
 ) -> list[GridRun]:
     """Plan the runs of some or all rows and seeds, each after the runs that it needs.
 
     Rows with fewer seeds keep to them, unless they are named, or `chosen` by a choice.
     """
-    free = {*(rows or ()), *chosen}
-    wanted = [definition.row(label) for label in rows or [row.label for row in definition.rows]]
+    wanted = [definition.row(label) for label in rows or definition.row_labels]
     found: dict[str, GridRun] = {}
-    for seed in definition.seeds if not seeds else dict.fromkeys(seeds):
+    for seed in dict.fromkeys(seeds or definition.seeds):
         planner = _Planner(definition, out.absolute(), data, seed)
         trained = (
             planner.run(row)
             for row in wanted
-            if not row.seeds or seed in row.seeds or row.label in free
+            if not row.seeds or seed in row.seeds or row.label in {*rows, *chosen}
         )
         own = {run.name: run for run in trained}
         needed = {need.name: need for run in own.values() for need in run.needs}
