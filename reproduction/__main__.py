@@ -222,8 +222,8 @@ def page(*, data: Path | None = None, out: Path = Path("runs/flickr8k")) -> None
         Folder of the runs; without runs, scores of pair classes and online shares stay unchanged.
     """
     for name in EXPERIMENTS if data is not None else ():
-        found = _experiment(name, data=data, out=out)
-        _paper_report(name, found).complete().write_files(ROOT / "results" / found.experiment.definition.name)
+        report = _paper_report(name, _experiment(name, data=data, out=out)).complete()
+        report.write_files(ROOT / "results" / report.title)
     write_pages()
 
 

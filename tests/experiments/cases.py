@@ -46,6 +46,10 @@ members = ["VSRN", "VSRN, seed 1"]
 """
 
 
+def results_file(out: Path) -> Path:
+    return out / "results.jsonl"
+
+
 def built_folder(folder: Path, *, caption: str) -> Path:
     """A data set as `aoq data build` writes it, with features that cost nothing."""
     random = np.random.default_rng(0)

@@ -22,7 +22,8 @@ from aoq.data.splits import open_dataset
 from aoq.evaluation.tables import METRICS
 from aoq.experiments.definition import load_definition
 from aoq.experiments.plan import plan_grid
-from aoq.experiments.results import Results, grid_table, ranks_beside
+from aoq.experiments.results import Results, ranks_beside
+from aoq.experiments.tables import grid_table
 from aoq.recipes import save_recipe
 from aoq.runs.directory import RunDirectory
 from aoq.runs.judge import stored_result

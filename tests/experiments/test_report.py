@@ -24,13 +24,13 @@ from aoq.experiments.negatives import hardest_negatives
 from aoq.experiments.page import Section
 from aoq.experiments.plan import plan_grid
 from aoq.experiments.report import read_experiment
-from aoq.experiments.results import Experiment, Results, ranks_beside, results_file
+from aoq.experiments.results import Experiment, Results, ranks_beside
 from aoq.experiments.tables import TextTable
 from aoq.randomness import epoch_order
 from aoq.runs.judge import evaluate_runs
 from aoq.storage import read_json_lines, write_text
 from tests.commands import aoq, assert_refused
-from tests.experiments.cases import RESULT, ROWS
+from tests.experiments.cases import RESULT, ROWS, results_file
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from PIL import Image
 from aoq.evaluation.bootstrap import Interval
 from aoq.evaluation.online_share import OnlineShare
 from aoq.experiments.report import read_experiment
-from aoq.experiments.results import Experiment, results_file
+from aoq.experiments.results import Experiment
 from reproduction.claims import Claim, PaperTable
 from reproduction.figures import cross_retrieval
 from reproduction.pair_scores import scores_by_class
@@ -27,7 +27,7 @@ PAPER = PaperTable(
 def read(made, *, out: Path | None = None):
     definition, data, runs = made
     experiment = Experiment(
-        definition=definition, out=out or runs, file=results_file(runs), data=data
+        definition=definition, out=out or runs, file=runs / "results.jsonl", data=data
     )
     return PaperReport(read_experiment(experiment, command="again"), PAPER)
 

@@ -147,7 +147,7 @@ def test_callbacks_are_called_in_the_first_process_alone(in_processes):
 
 def test_dropouts_are_each_process_s_own_and_train(in_processes):
     learned = weights(in_processes / "dropouts" / "round-one")
-    assert all(np.isfinite(value).all() for value in learned.values())
+    assert all(torch.isfinite(value).all() for value in learned.values())
 
 
 def test_a_recipe_is_continued_by_processes_of_the_command(in_processes):

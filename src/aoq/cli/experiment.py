@@ -21,7 +21,7 @@ from aoq.cli.base import (
     next_steps,
     print_table,
 )
-from aoq.errors import require_packages
+from aoq.errors import UserError, require_packages
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -91,6 +91,8 @@ def experiment(
         from aoq.experiments.plan import data_of_runs
 
         data = data_of_runs(out)
+        if data is None:
+            raise UserError(f"{out} has no runs to continue; start with --data FOLDER.")
     from aoq.experiments.results import Experiment
 
     selected = Experiment(
@@ -162,7 +164,7 @@ class ExperimentCommand:
         say(f"the report: {page}")
 
     def _print_grid(self) -> None:
-        from aoq.experiments.results import grid_table
+        from aoq.experiments.tables import grid_table
 
         results = self.experiment.read()
         runs = self.experiment.plan(results)

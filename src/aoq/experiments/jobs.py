@@ -219,8 +219,7 @@ class _EpochWatch:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = tuple(jobs)
         self.counted = 0
-        rounds = [round_ for job in jobs for round_ in job.rounds]
-        self.seen = {round_.folder: _epochs_of(round_) for round_ in rounds}
+        self.seen = {each.folder: _epochs_of(each) for job in jobs for each in job.rounds}
 
     def look(self, jobs: Sequence[Job]) -> None:
         """Print a line for each epoch of these jobs that ended since the last look."""
@@ -234,12 +233,10 @@ class _EpochWatch:
 
     def advance(self, finished: Sequence[Job]) -> int:
         """Count epochs since the last call; a job that has ended counts as a whole."""
-        done = 0
-        for job in self.jobs:
-            seen = sum(len(self.seen[round_.folder]) for round_ in job.rounds)
-            done += job.epochs if job in finished else seen
-        advance, self.counted = done - self.counted, done
-        return advance
+        before, self.counted = self.counted, sum(job.epochs for job in finished)
+        rounds = (each for job in self.jobs if job not in finished for each in job.rounds)
+        self.counted += sum(len(self.seen[each.folder]) for each in rounds)
+        return self.counted - before
 
 
 def _epochs_of(round_: JobRound) -> dict[int, Event]:

@@ -13,11 +13,10 @@ from aoq.data.splits import open_dataset
 from aoq.errors import UserError
 from aoq.experiments.negatives import MinedLists
 from aoq.experiments.page import ExperimentReport
-from aoq.experiments.plan import GridRun
+from aoq.experiments.plan import GridRun, data_of_runs
 from aoq.experiments.results import Experiment, Line
 from aoq.experiments.rows import RankReader, read_rows
 from aoq.progress import count_of, warn
-from aoq.recipes import load_recipe
 from aoq.runs.directory import ROUND_ONE, RunDirectory
 
 
@@ -27,7 +26,7 @@ def read_experiment(experiment: Experiment, *, command: str) -> ExperimentReport
     results = experiment.read()
     if not results.lines:
         raise UserError(f"{file} has no result of {definition.name} yet; run it first.")
-    folder = experiment.data or _find_data(experiment.plan())
+    folder = experiment.data or _find_data(experiment.out)
     if folder is None:  # the most common data set of the file is meant
         data_sets = Counter(line.get("data") for line in results.lines.values())
         contents = data_sets.most_common(1)[0][0]
@@ -45,31 +44,29 @@ def read_experiment(experiment: Experiment, *, command: str) -> ExperimentReport
         )
     dataset = None if folder is None else open_dataset(folder, split)
     reader = None if dataset is None else RankReader(file, dataset, folder)
+    rows = read_rows(runs, shown, split=split, choices=results.choices, reader=reader)
+    settings = {run.label: run.settings for run in own}
+    planned = {row.label: " ".join(map(str, row.seeds)) for row in rows if row.label in settings}
     return ExperimentReport(
         title=definition.name,
         description=definition.description,
-        rows=read_rows(runs, shown, split=split, choices=results.choices, reader=reader),
+        rows=rows,
         split=split,
         dataset=dataset,
         data=folder,
         mined=None if folder is None else _open_mined(own, folder),
-        settings={run.label: run.settings for run in own},
+        settings=settings,
         facts=_facts(lines, dataset),
-        commands={run.label: _repeat(command, run.label, own) for run in own},
+        commands={
+            label: f"{command} --rows {shlex.quote(label)} --seeds {seeds}"
+            for label, seeds in planned.items()
+        },
     )
 
 
-def _repeat(command: str, label: str, runs: Iterable[GridRun]) -> str:
-    """Make the command that repeats a row."""
-    seeds = " ".join(str(run.recipe.seed) for run in runs if run.label == label)
-    return f"{command} --rows {shlex.quote(label)} --seeds {seeds}"
-
-
-def _find_data(runs: Iterable[GridRun]) -> Path | None:
+def _find_data(out: Path) -> Path | None:
     """Find the data set that the runs name; none, with a warning, if it or they are missing."""
-    configs = (RunDirectory(run.folder).config for run in runs)
-    named = (Path(load_recipe(config).data) for config in configs if config.is_file())
-    folder = next(named, None)
+    folder = data_of_runs(out)
     if folder is not None and folder.is_dir():
         return folder
     missing = "the runs are missing" if folder is None else f"the data set {folder} is missing"

@@ -20,12 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
 from aoq import __version__
-from aoq.evaluation.tables import METRICS, longest_word
+from aoq.evaluation.tables import METRICS
 from aoq.experiments.definition import Definition
 from aoq.experiments.plan import GridRun, plan_grid
 from aoq.progress import warn
@@ -35,11 +32,6 @@ from aoq.storage import hash_parts, read_json_lines
 
 Line = Mapping[str, Any]
 _NEEDED = ("row", "seed", "dev", "test", "seconds")
-
-
-def results_file(out: Path) -> Path:
-    """Name the file of results unless another one is given."""
-    return out / "results.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +48,7 @@ class Experiment:
 
     @property
     def results_file(self) -> Path:
-        return self.file or results_file(self.out)
+        return self.file or self.out / "results.jsonl"
 
     def read(self, contents: str | None = None) -> Results:
         """Read the results, of data with this hash if it is given."""
@@ -209,40 +201,3 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "aoq": __version__,
     }
-
-
-def grid_table(runs: Sequence[GridRun], results: Results, *, narrow: bool = False) -> Table:
-    """List rows, their recipes and rsum by seed: on test, or on dev if no row has test.
-
-    A narrow table has each change of a recipe on a line of its own, so that no name is broken.
-    """
-    listed = {run.key: run for run in runs if run.is_row}
-    sources = {run.label: run.source for run in listed.values()}
-    seeds = list(dict.fromkeys(seed for _, seed in listed))
-    split = judged_split(results.lines[key] for key in listed if key in results.lines)
-    chosen = (c.sentence(results.choices[c.label]) for c in results.definition.choices)
-    table = Table(
-        title=f"{results.definition.description} rsum on {split}.".lstrip(),
-        title_justify="left",
-        caption=Text("\n".join(chosen)),
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-    )
-    table.add_column("row", min_width=longest_word(sources))
-    table.add_column("recipe", no_wrap=True)
-    for seed in seeds:
-        table.add_column(f"seed {seed}", justify="right", no_wrap=True)
-    for label, recipe in sources.items():
-        values = [_listed(listed.get((label, seed)), results, split) for seed in seeds]
-        table.add_row(Text(label), Text(recipe.replace("+", "\n+") if narrow else recipe), *values)
-    return table
-
-
-def _listed(run: GridRun | None, results: Results, split: str) -> str:
-    if run is None:
-        return ""
-    line = results.lines.get(run.key)
-    if line is None:
-        return "-"
-    figure = f"{line[split]['rsum']:.1f}" if line[split] else f"(no {split})"
-    return f"{figure} (other settings)" if line.get("digest") != run.digest else figure

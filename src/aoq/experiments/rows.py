@@ -127,17 +127,14 @@ class RankReader:
     dataset: PairDataset
     data: Path | None
 
-    def read(self, *lines: Line) -> JudgedFold | None:
-        return kept_ranks(self._file(lines), self.dataset)
+    def file(self, lines: Sequence[Line]) -> Path:
+        return ranks_beside(self.results, *lines, split=self.dataset.split)
 
-    def write(self, ranks: JudgedFold, *lines: Line) -> None:
-        keep_ranks(self._file(lines), ranks)
+    def read(self, *lines: Line) -> JudgedFold | None:
+        return kept_ranks(self.file(lines), self.dataset)
 
     def judge(self, runs: Sequence[Path]) -> JudgedFold:
         return ranks_of(runs, self.dataset, data=self.data)
-
-    def _file(self, lines: Sequence[Line]) -> Path:
-        return ranks_beside(self.results, *lines, split=self.dataset.split)
 
 
 def read_rows(
@@ -178,22 +175,17 @@ def read_rows(
 
 
 def _with_choice(
-    rows: Sequence[ResultRow],
-    choice: Choice,
-    means: Mapping[str, float],
-    *,
-    seeds: tuple[int, ...],
+    rows: list[ResultRow], choice: Choice, means: Mapping[str, float], *, seeds: tuple[int, ...]
 ) -> list[ResultRow]:
     """Insert the chosen row before its candidates, unless only some of those are there."""
     candidates = {row.label: row for row in rows if row.label in choice.of}
     if len(candidates) < len(choice.of):
-        return list(rows)
+        return rows
     first, best = candidates[choice.of[0]], candidates.get(next(iter(means), ""))
-    chosen = ResultRow(
-        choice.label,
-        first.group,
-        seeds if best is None else best.seeds,
-        () if best is None else best.trainings,
+    chosen = replace(
+        best or replace(first, seeds=seeds, trainings=()),
+        label=choice.label,
+        group=first.group,
         note=choice.sentence(means),
         simple=first.simple,
     )
@@ -217,9 +209,8 @@ def _judge_ensemble(
         runs = tuple(run for member in members for run in member.runs) if all_there else ()
         lines = [member.line for member in members]
         if all_there:
-            reader.write(reader.judge(runs), *lines)
-        ranks = reader.read(*lines)
-        if ranks is not None:
+            keep_ranks(reader.file(lines), reader.judge(runs))
+        if (ranks := reader.read(*lines)) is not None:
             yield Training(seed, ranks.metrics.figures(), runs, ranks)
 
 
@@ -232,7 +223,7 @@ def _training(run: GridRun, line: Line, *, split: str, reader: RankReader | None
     if RunDirectory(folder).model.is_file():
         own = reader.judge([folder])
         if _agree(own, figures):
-            reader.write(own, line)
+            keep_ranks(reader.file([line]), own)
             runs = (folder,)
         else:
             warn(
