@@ -36,6 +36,11 @@ CASES = {
             name="online_quin", margin_online=0.4, semantic_margin=0.2, selective=0.2
         )
     },
+    "vse, weighed matches": {
+        "loss": LossConfig(name="softmax_offline", weigh_matches=True),
+        "avoid_matches": True,
+        "accumulate": 2,
+    },
     "scan": {},
     "vse": {},
     "vsrn, frozen": {},
@@ -57,7 +62,16 @@ def everything_wrong(positives: Positives) -> CandidateLists:
 
     i2t, t2i = wrong(positives), wrong(positives.swapped)
     nothing = Provenance(teacher="", data="")
-    return CandidateLists(i2t, np.zeros(i2t.shape, "f4"), t2i, np.zeros(t2i.shape, "f4"), nothing)
+    random = np.random.default_rng(0)
+    return CandidateLists(
+        i2t,
+        np.zeros(i2t.shape, "f4"),
+        t2i,
+        np.zeros(t2i.shape, "f4"),
+        nothing,
+        i2t_matches=random.random(i2t.shape, "f4"),
+        t2i_matches=random.random(t2i.shape, "f4"),
+    )
 
 
 def train(case: str, **options) -> dict[str, list]:
@@ -69,13 +83,14 @@ def train(case: str, **options) -> dict[str, list]:
     vocabulary = Vocabulary.build(dataset.captions, min_count=1)
     collator, positives = Collator(dataset, vocabulary), dataset.positives
     loss = options.pop("loss", LossConfig(name="adap_off_quin"))
+    avoid_matches = options.pop("avoid_matches", False)
     settings = RoundConfig(
         loss=loss, batch_size=PAIRS, learning_rate=1e-3, clip_norm=1e9, **options
     )
     sampler = OfflineSampler(
         everything_wrong(positives),
         positives,
-        config=SamplingConfig(depth_texts=9, depth_images=9),
+        config=SamplingConfig(depth_texts=9, depth_images=9, avoid_matches=avoid_matches),
         seed=1,
     )
     name, frozen = case.split(",")[0], "frozen" in case
