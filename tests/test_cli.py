@@ -107,6 +107,21 @@ def test_flags_override_the_recipe_and_are_stored_with_the_run(tmp_path, recipe_
     assert 'name = "adap_off_quin"' in stored
 
 
+@pytest.mark.parametrize("which", ["one", "two"])
+def test_a_flag_for_fewer_epochs_shortens_how_a_recipe_starts(tmp_path, recipe_file, which):
+    settings = f"[round_{which}]\nepochs = 12\nwarmup_epochs = 2\nrise_epochs = 1.0\n"
+    change = tmp_path / "slow-start.toml"
+    change.write_text(settings)
+    (tmp_path / "taken").mkdir()
+    command = ("train", f"{recipe_file}+{change}", "--out", tmp_path / "taken", "--data", "none")
+    flag = f"--round-{which}.epochs"
+    assert "shorten" not in aoq(*command, flag, 3).stderr
+    assert "shortened: warmup_epochs 1" in aoq(*command, flag, 2).stderr
+    assert "shortened: warmup_epochs 0 and rise_epochs 0.5" in aoq(*command, flag, 1).stderr
+    refused = aoq(*command, flag, 1, f"--round-{which}.warmup-epochs", 1)
+    assert "warmup_epochs is 1; it has to be" in refused.stderr
+
+
 def test_a_plan_prints_steps_time_disk_and_memory_and_writes_nothing(tmp_path, recipe_file):
     done = aoq_process("run", recipe_file, "--out", tmp_path / "run", "--plan")
     assert done.returncode == 0
