@@ -1,8 +1,9 @@
 """The demo: the paper's idea on the embedded data set, from pictures to a report.
 
-Round one, mining, then round two four times from scratch with the same epochs: online (Eq. 2),
-OffTri (3), OffQuin (4) and AdapOffQuin (5). Every stage is skipped when it is finished, so the
-same command continues an interrupted demo and rewrites the report of a complete one.
+Round one, mining, then round two from scratch with each loss and the same epochs: online (Eq. 2),
+OffTri (3), OffQuin (4) and AdapOffQuin (5). Where both rounds have the same settings, round one is
+the online training. Every stage is skipped when it is finished, so the same command continues an
+interrupted demo and rewrites the report of a complete one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from aoq.runs.checkpoint import load_run
 from aoq.runs.directory import ROUND_ONE, RunDirectory
 from aoq.runs.events import read_pace
 from aoq.runs.judge import judge_once, ranks_of, stored_result
-from aoq.training.inputs import open_training_data
+from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.two_rounds import TwoRounds, prepare_run, train_round
 
 SETTINGS: dict[str, LossName] = {
@@ -44,6 +45,11 @@ def train_and_judge(folder: Path, recipe: Recipe, *, candidates: Path, label: st
     """Train what is left of a round two, and judge it on the test split."""
     data = open_training_data(recipe, checked=True)
     train_round(folder, recipe, data, which="two", candidates=candidates, label=label)
+    judge(folder, data)
+
+
+def judge(folder: Path, data: TrainingData) -> None:
+    """Judge a trained round on the test split."""
     if data.test is not None:
         device = data.test.device
         judge_once(folder, data.test, lambda: load_run(folder, device=device).model)
@@ -83,7 +89,11 @@ def _train_settings(out: Path, recipe: Recipe) -> None:
     candidates = stages.mine()
     jobs = []
     for title, loss in SETTINGS.items():
-        folder, own, label = _folder_of(out, loss), recipe.with_loss(loss), f"round two, {title}"
+        folder = folder_of(out, recipe, loss)
+        if folder == stages.round_one:
+            judge(folder, data)
+            continue
+        own, label = recipe.with_loss(loss), f"round two, {title}"
         work = partial(train_and_judge, folder, own, candidates=candidates, label=label)
         jobs.append(Job(label, work, (JobRound(label, folder, own.round_two),)))
     problems = run_jobs(jobs, title="round two, all settings")
@@ -91,7 +101,10 @@ def _train_settings(out: Path, recipe: Recipe) -> None:
         raise UserError(*(f"{name}: {problem}" for name, problem in problems.items()))
 
 
-def _folder_of(out: Path, loss: LossName) -> Path:
+def folder_of(out: Path, recipe: Recipe, loss: LossName) -> Path:
+    """Return the folder of a setting: round one's, if another round two would repeat it."""
+    if recipe.with_loss(loss).round_two == recipe.round_one:
+        return out / ROUND_ONE
     return out / loss.replace("_", "-")
 
 
@@ -101,7 +114,10 @@ def demo_report(out: Path, recipe: Recipe, *, size: str) -> ExperimentReport:
     dataset = open_dataset(data, "test")
     rows = [
         ResultRow(
-            title, "demo", (recipe.seed,), (_training(_folder_of(out, loss), recipe, dataset),)
+            title,
+            "demo",
+            (recipe.seed,),
+            (_training(folder_of(out, recipe, loss), recipe, dataset),),
         )
         for title, loss in SETTINGS.items()
     ]
