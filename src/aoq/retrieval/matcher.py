@@ -25,22 +25,14 @@ from aoq.retrieval.encoder import QueryEncoder, QueryError, ReadPicture, ReadTex
 from aoq.retrieval.hits import Answer, AttentionMap, Hit
 from aoq.retrieval.index import ImageEntry, Index, TextEntry
 from aoq.retrieval.location import existing_index, require_same_round
-from aoq.retrieval.ranking import (
-    Candidates,
-    EncodedQuery,
-    Ranker,
-    Ranking,
-    compares_vectors,
-    make_ranker,
-)
-from aoq.retrieval.vector_ranking import VectorRanker
+from aoq.retrieval.ranking import Candidates, compares_vectors, make_ranker
+from aoq.retrieval.vector_ranking import EncodedQuery, Ranker, Ranking, VectorRanker
 from aoq.runs.checkpoint import MakeModel
 from aoq.runs.directory import ROUNDS
 from aoq.runs.query_reader import OwnPictureReader
 from aoq.scoring.cross_attention import CrossAttention
-from aoq.scoring.encoded import Modality
-from aoq.scoring.encoding_files import StoredRows
-from aoq.types import Floats
+from aoq.scoring.encoded import Modality, Rows
+from aoq.types import Encoding, Floats
 
 E = TypeVar("E")
 Given = Path | bytes | ReadPicture
@@ -69,7 +61,7 @@ class Matcher:
         self._make_model = make_model
         self._lock = Lock()
         self._rankers: dict[Modality, Ranker] = {}
-        self._opened: dict[tuple[Modality, bool], StoredRows | None] = {}
+        self._opened: dict[tuple[Modality, bool], Rows[Encoding] | None] = {}
 
     @classmethod
     def load(
@@ -258,7 +250,7 @@ class Matcher:
             raise QueryError(f"the first {count} cannot be found; ask for 1 or more.")
         return self.ranker(kind).rank(query, top=count, allowed=allowed)
 
-    def _rows(self, kind: Modality, *, by_teacher: bool = False) -> StoredRows:
+    def _rows(self, kind: Modality, *, by_teacher: bool = False) -> Rows[Encoding]:
         key = (kind, by_teacher)
         if key not in self._opened:
             self._opened[key] = self.index.rows(kind, by_teacher=by_teacher)
