@@ -179,8 +179,9 @@ class PartWriter:
         )
         name = _new_name(parts[0].split)
         with atomic_folder(self.folder / name, what="part of an index") as part:
-            _copy(index, "images", images, part)
-            _copy(index, "texts", texts, part)
+            if index.manifest.store is None or kept.moved:  # a store needs the new metadata
+                _copy(index, "images", images, part)
+                _copy(index, "texts", texts, part)
             boxes = [index.stored_boxes(number) for number in images]
             if any(box is not None for box in boxes):
                 write_array(part / BOXES, np.stack([box for box in boxes if box is not None]))
@@ -213,7 +214,7 @@ def _entry_of(
 
 def _copy(index: Index, kind: Modality, numbers: Sequence[int], part: Path) -> None:
     """Copy the encodings of some images or texts, by the model and by its teacher."""
-    if not numbers or index.manifest.store is not None:
+    if not numbers:
         return
     selected = torch.tensor(numbers)
     for by_teacher in (False, True) if index.manifest.teacher else (False,):

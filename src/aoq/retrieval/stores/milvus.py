@@ -38,6 +38,7 @@ _MOST = 16_384  # hits, the limit of Milvus
 _AT_ONCE = 1_000  # vectors of a request
 _MANY = 2_000_000  # vectors beyond which a graph finds the nearest
 _TEXT = {"max_length": 65_535, "nullable": True}
+_ABOUT = "aoq"  # property of a collection
 _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -122,7 +123,8 @@ class MilvusStore:
                 described = None
             if described is None:
                 exact = expected <= _MANY
-                _create(client, name, model_hash=model_hash, width=width, exact=exact)
+                about = json.dumps({"model": model_hash, "exact": exact})
+                _create(client, name, about=about, width=width, exact=exact, address=address)
             else:
                 exact = bool(described["exact"])
             client.load_collection(name)
@@ -207,7 +209,8 @@ def connect(address: MilvusAddress) -> Any:
     if address.is_file:
         require_packages("milvus_lite", extra="milvus")
         Path(address.uri).parent.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # errors are raised
+    for library in ("pymilvus", "grpc"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)  # errors are raised
     import pymilvus
 
     with _explained(address):
@@ -218,9 +221,9 @@ def describe(client: Any, name: str) -> dict[str, Any] | None:
     """Return what aoq wrote of a collection; None if there is none."""
     if not client.has_collection(name):
         return None
-    text = client.describe_collection(name).get("description", "")
+    found = client.describe_collection(name)
     try:
-        described = json.loads(text)
+        described = json.loads(found["properties"].get(_ABOUT) or found["description"])
         return {"model": str(described["model"]), "exact": bool(described["exact"])}
     except (ValueError, KeyError, TypeError):
         raise UserError(
@@ -229,11 +232,13 @@ def describe(client: Any, name: str) -> dict[str, Any] | None:
         ) from None
 
 
-def _create(client: Any, name: str, *, model_hash: str, width: int, exact: bool) -> None:
+def _create(
+    client: Any, name: str, *, about: str, width: int, exact: bool, address: MilvusAddress
+) -> None:
+    """Make a collection; Milvus Lite keeps no description, but properties of any name."""
     from pymilvus import DataType
 
-    described = json.dumps({"aoq": 1, "model": model_hash, "exact": exact})
-    schema = client.create_schema(auto_id=False, enable_dynamic_field=True, description=described)
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=True, description=about)
     schema.add_field("key", DataType.INT64, is_primary=True)
     schema.add_field("vector", DataType.FLOAT_VECTOR, dim=width)
     for column in ("id", "folder", "name", "date", "split"):
@@ -248,7 +253,10 @@ def _create(client: Any, name: str, *, model_hash: str, width: int, exact: bool)
         metric_type="IP",
         params={} if exact else graph,
     )
-    client.create_collection(name, schema=schema, index_params=index, consistency_level="Strong")
+    properties = {"properties": {_ABOUT: about}} if address.is_file else {}
+    client.create_collection(
+        name, schema=schema, index_params=index, consistency_level="Strong", **properties
+    )
 
 
 def _expression(among: Selection) -> str:
