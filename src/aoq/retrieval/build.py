@@ -20,6 +20,7 @@ from aoq.features.pictures import find_pictures
 from aoq.features.regions import Boxes, RegionSource
 from aoq.folders import check_output_folder
 from aoq.progress import warn
+from aoq.retrieval.dev_queries import completed
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.finish import save_index, writing
 from aoq.retrieval.index import INDEX, Index, IndexManifest, StoreRecord, TeacherRecord
@@ -116,11 +117,17 @@ def build_index(
                 for folder in captions
             },
         )
-        index = Index.of(folder, manifest)
+        matcher = Matcher(
+            encoder, Index.of(folder, manifest), proposer=teacher, make_model=make_model
+        )
         if proposing is not None:
-            matcher = Matcher(encoder, index, proposer=teacher, make_model=make_model)
             manifest = _measured(matcher, sample=proposing.sample).manifest
-        return save_index(folder, manifest, compares_vectors=compares_vectors(encoder.model))
+        return save_index(
+            folder,
+            manifest,
+            compares_vectors=compares_vectors(encoder.model),
+            complete=lambda index: completed(matcher.with_index(index)),
+        )
 
 
 def empty_manifest(

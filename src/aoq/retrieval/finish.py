@@ -7,7 +7,7 @@ have names that are never used again. What index.json does not name in the end i
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from aoq.errors import UserError
 from aoq.manifest import create_manifest, versions_of
 from aoq.retrieval.index import ENTRIES, INDEX, EngineRecord, Index, IndexManifest, StoreRecord
 from aoq.retrieval.metadata import Metadata
+from aoq.retrieval.text import WORDS
 from aoq.scoring.blocks import evenly_spread, ranges
 from aoq.scoring.encoded import Modality
 from aoq.scoring.encoding_files import remove_rows
@@ -43,16 +44,25 @@ def writing(folder: Path) -> Iterator[None]:
             _remove_unnamed(folder)
 
 
-def save_index(folder: Path, manifest: IndexManifest, *, compares_vectors: bool) -> Index:
+def save_index(
+    folder: Path,
+    manifest: IndexManifest,
+    *,
+    compares_vectors: bool,
+    complete: Callable[[Index], Index] | None = None,
+) -> Index:
     """Write index.json after all that it names; returns the index as it is then.
 
     `compares_vectors` says whether scores are inner products, which engines and stores can find.
+    `complete` is called last, with an index that can be searched.
     """
     index = Index.of(folder, manifest)
     if manifest.store is not None:
         index = _uploaded(index, manifest.store)
     elif compares_vectors:
         index = _with_engines(index)
+    if complete is not None:
+        index = complete(index)
     index.manifest.save(folder)
     if manifest.store is not None:
         _tidy_store(index)
@@ -171,12 +181,12 @@ def _remove_unnamed(folder: Path) -> None:
             manifest = IndexManifest.load(folder)
         except UserError:  # damaged: what it names is not known
             return
-        named = {part.name for part in manifest.parts}
+        named = {*(part.name for part in manifest.parts), manifest.captions or ""}
         named |= {engine.file for engine in manifest.engines.values()}
     for path in folder.iterdir():
         if path.name in named:
             continue
-        if (path / ENTRIES).is_file():
+        if (path / ENTRIES).is_file() or (path / WORDS).is_file():
             remove_folder(path)
         elif path.suffix == ENGINE_FILES and versions_of(path):
             path.unlink()

@@ -29,6 +29,7 @@ from aoq.retrieval.matcher import load_teacher, require_function
 from aoq.retrieval.part_writer import KeptEntries, PartWriter
 from aoq.retrieval.photo_captions import PhotoCaptions, captions_record
 from aoq.retrieval.ranking import compares_vectors
+from aoq.retrieval.text import write_captions
 from aoq.runs.checkpoint import MakeModel
 from aoq.scoring.blocks import ranges
 from aoq.storage import hash_file, write_text
@@ -290,7 +291,9 @@ class IndexUpdate:
         manifest = self.index.manifest
         is_loaded = "_encoder" in vars(self)
         is_fast = compares_vectors(self._encoder.model) if is_loaded else bool(manifest.engines)
-        self.index = save_index(self.folder, manifest, compares_vectors=is_fast)
+        self.index = save_index(
+            self.folder, manifest, compares_vectors=is_fast, complete=_with_captions
+        )
         self._make_writer()
 
     def _refresh(self, **changes: Any) -> None:
@@ -299,6 +302,11 @@ class IndexUpdate:
         manifest = replace(_unmeasured(self.index.manifest), parts=parts, **changes)
         self.index = Index.of(self.folder, manifest)
         self._make_writer()
+
+
+def _with_captions(index: Index) -> Index:
+    """Make the search of captions anew, because they or the numbers of photos have changed."""
+    return replace(index, manifest=replace(index.manifest, captions=write_captions(index)))
 
 
 def _unmeasured(manifest: IndexManifest) -> IndexManifest:
