@@ -36,6 +36,11 @@ def test_help_names_every_command():
         assert command in done.stdout
 
 
+def test_help_shows_every_command_by_its_purpose():
+    grouped = {name for name in app if app[name].group}
+    assert {name for name in app if not name.startswith("-")} <= grouped
+
+
 def test_importing_the_library_or_the_command_imports_nothing_that_takes_long():
     heavy = "torch", "numpy", "PIL", "matplotlib", "fastapi", "faiss", "nltk", "transformers"
     code = "import sys, aoq, aoq.cli, aoq.config, aoq.recipes; print(*sys.modules)"
