@@ -164,7 +164,7 @@ def test_a_finished_experiment_is_left_alone_and_listed(whole):
     assert files == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     seen = aoq("experiment", definition, "--out", out, "--list", "--seeds", 1, 2)
     line = read_lines(definition, out)["VSE", 1]
-    (row,) = [text.split() for text in seen.stdout.splitlines() if text.startswith("  VSE  ")]
+    (row,) = [words for text in seen.stdout.splitlines() if (words := text.split())[:1] == ["VSE"]]
     assert row[-2:] == [f"{line['test']['rsum']:.1f}", "-"]
 
 
@@ -224,7 +224,12 @@ def test_a_killed_experiment_continues_to_the_same_results(tmp_path, whole):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow),
+    ],
 )
 def test_jobs_end_with_the_command_and_save_if_they_can(tmp_path, whole, number, code):
     """They hold its stderr, which is read to its end; by themselves they would take minutes."""
