@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -33,6 +31,7 @@ from aoq.storage import read_json_lines
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import train_round
 from aoq.types import Encoding
+from tests.commands import aoq
 from tests.conftest import write_precomp
 from tests.kills import KilledError
 from tests.mining.cases import (
@@ -504,15 +503,6 @@ def test_a_slow_run_mines_its_own_lists_and_reports_agreement(trained, tmp_path,
     assert "of the 10 hardest texts of 5 sampled images\n" in heard
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["own.report.json", "own.safetensors"]
-
-
-def aoq(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "aoq", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_the_command_takes_proposals_and_leaves_the_sample_out_on_request(trained, tmp_path):
