@@ -1,22 +1,13 @@
-"""Twenty steps of several models, by one process or by those that torchrun starts.
-
-torchrun --nproc-per-node 2 -m tests.training.steps_in_processes out.json
-"""
+"""Twenty steps of several models, by one process or by those that torchrun starts."""
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
-import torch
 from torch import nn
 
 from aoq.config import LossConfig, ModelConfig, RoundConfig, SamplingConfig
 from aoq.data.collate import Collator
 from aoq.data.vocabulary import Vocabulary
-from aoq.distributed import join_processes
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.models import build_model
 from aoq.randomness import seed_torch
@@ -151,15 +142,3 @@ def train(case: str, **options) -> dict[str, list]:
     learned = [*model.parameters(), *logit_scale.parameters()]
     weights = nn.utils.parameters_to_vector(learned)
     return {"terms": steps, "norms": norms, "weights": weights.tolist()}
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    with join_processes() as processes:
-        results = {case: train(case, **options) for case, options in CASES.items()}
-        name = Path(sys.argv[1]).with_suffix(f".{processes.rank}.json")
-        name.write_text(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()

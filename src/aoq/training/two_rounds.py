@@ -354,7 +354,7 @@ def run_recipe(
     if make_model is not None:
         recipe = replace(recipe, model=replace(recipe.model, name="own"))
     recipe = recipe.resolved()
-    data = data or open_training_data(recipe)
+    data = data or open_training_data(recipe, processes=processes)
     recipe = data.settle(recipe)
     builder = make_model or data.builder(recipe.model)
     # Refuse what can be refused before anything is removed.
