@@ -212,7 +212,8 @@ class Question:
             return [[place] for place in range(min(self.query.top, len(found)))]
         rows = self.matcher.candidates("images").rows[torch.from_numpy(found.ids)]
         contents = [self.index.images[number].content for number in found.ids.tolist()]
-        return collapse(unit_vectors(rows).cpu().numpy(), contents, top=self.query.top)
+        vectors = unit_vectors(rows).cpu().numpy()
+        return collapse(vectors, contents, top=self.query.top, same=self.query.same)
 
     def _hit(self, found: Candidates, group: list[int]) -> Hit:
         place, *others = group
