@@ -43,7 +43,7 @@ _Share = Annotated[float | None, Parameter(group=_KEEP, validator=Number(gt=0, l
 
 @app.command
 def search(
-    run: Path,
+    target: Path,
     /,
     *texts: str,
     like: Annotated[tuple[Path, ...], Parameter(group=_ASK, show_default=False)] = (),
@@ -58,6 +58,9 @@ def search(
     min_score: Annotated[float | None, Parameter(group=_KEEP)] = None,
     min_precision: _Share = None,
     collapse: Annotated[Flag, Parameter(group=_KEEP)] = False,
+    run: Annotated[Path | None, Parameter(group=_READ)] = None,
+    captions: Annotated[Path | None, Parameter(group=_READ)] = None,
+    no_sync: Annotated[Flag, Parameter(group=_READ)] = False,
     index: Annotated[Path | None, Parameter(group=_READ)] = None,
     round: Annotated[Which, Parameter(group=_READ)] = None,  # noqa: A002
     model: Annotated[ModelFunction, Parameter(group=_READ)] = None,
@@ -68,8 +71,8 @@ def search(
 
     Parameters
     ----------
-    run
-        Folder of a trained model that was indexed with `aoq index`.
+    target
+        A folder of photos, or a trained model that was indexed with `aoq index`.
     texts
         Sentences; several are added up.
     like
@@ -92,8 +95,14 @@ def search(
         Share of the hits that should be right, such as 0.8, as measured on dev.
     collapse
         Show photos that are nearly the same as one hit.
+    run
+        Trained model for a folder of photos; default: a pretrained one.
+    captions
+        File with captions of a folder of photos.
+    no_sync
+        Search a folder of photos as it was indexed, whatever has changed.
     index
-        Folder of the index; default: `index` beside the model.
+        Folder of the index; default: `index` beside the model, or in the cache for photos.
     round
         Round to use of a run with two: one or two; default: the better one on dev.
     export
@@ -108,6 +117,7 @@ def search(
     from aoq.retrieval.hit_files import answer_fields, export_hits, require_export
     from aoq.retrieval.matcher import Matcher
     from aoq.retrieval.queries import Query
+    from aoq.retrieval.target import is_photo_folder, open_target
 
     query = Query(
         texts=texts,
@@ -124,8 +134,20 @@ def search(
     )
     if export is not None:
         require_export(export, of_images=image is None)
-    make_model = own_model(model, [trained_round(run, round)])  # prints which round is used
-    matcher = Matcher.load(run, index=index, round=round, make_model=make_model)
+    make_model = None
+    if run is not None or not is_photo_folder(target):
+        trained = trained_round(target if run is None else run, round)  # prints which is used
+        make_model = own_model(model, [trained])
+    place = open_target(
+        target,
+        run=run,
+        index=index,
+        round=round,
+        make_model=make_model,
+        captions=captions,
+        sync=not no_sync,
+    )
+    matcher = Matcher.load(place.run, index=place.index, round=round, make_model=make_model)
     answer = matcher.find(query)
     _warn_unknown(answer.unknown_words)
     if export is not None:
