@@ -9,7 +9,18 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from benchmarks import captions, evaluation, extract, mining, scoring, serve, steps, threads, towers
+from benchmarks import (
+    captions,
+    evaluation,
+    extract,
+    mining,
+    scoring,
+    search,
+    serve,
+    steps,
+    threads,
+    towers,
+)
 from benchmarks.harness import save
 
 
@@ -26,6 +37,7 @@ SUITES: dict[str, Sequence[Measured]] = {
     "mining": mining.COMPARISONS,
     "scale": mining.SCALE,
     "scoring": scoring.COMPARISONS,
+    "search": search.COMPARISONS,
     "serve": serve.COMPARISONS,
     "steps": steps.COMPARISONS,
     "table6": steps.TABLE6,
