@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from aoq.distributed import Processes
 from aoq.errors import UserError, raise_problems
 from aoq.features.backbones import Regions
 from aoq.features.pictures import (
@@ -122,7 +123,7 @@ def extract_pictures(
     """
     places = _find_places(pictures, source)
     picture_of = {at: picture for picture, at in places.items() if isinstance(at, Path)}
-    widths = {place: _kept_width(place, source) for place in picture_of}
+    widths = _find_widths(list(picture_of), source)
     missing = {place: picture for place, picture in picture_of.items() if not widths[place]}
     broken = {place: fault for place, picture in missing.items() if (fault := find_fault(picture))}
     if not skip:
@@ -135,6 +136,20 @@ def extract_pictures(
     if not skip:
         raise_problems(extraction.problems)
     return extraction
+
+
+def extract_in_shares(
+    pictures: Sequence[Path], source: RegionSource, *, processes: Processes
+) -> Extraction:
+    """Extract pictures in several processes, each its share of them; reject unusable ones.
+
+    Afterwards every process computes what is still missing: pictures that cannot be used, and
+    those of other machines if the cache is not a shared one.
+    """
+    if processes.size > 1:
+        extract_pictures(pictures[processes.rank :: processes.size], source)
+        processes.barrier()
+    return extract_pictures(pictures, source, skip=False)
 
 
 def load_regions(place: Path, source: RegionSource) -> Regions:
@@ -233,8 +248,15 @@ def _divide(places: dict[Path, Path | Fault], broken: dict[Path, Fault]) -> Extr
     return Extraction(stored, skipped)
 
 
+def _find_widths(places: Sequence[Path], source: RegionSource) -> dict[Path, int]:
+    """Return the features per region of each cached file; 0 if there is no usable one."""
+    with ThreadPoolExecutor() as pool:
+        read = map_in_order(pool, partial(_kept_width, source=source), places, ahead=UNDER_WAY)
+        found = track(read, "Checking features", total=len(places), unit="pictures")
+        return dict(zip(places, found, strict=True))
+
+
 def _kept_width(place: Path, source: RegionSource) -> int:
-    """Return the features per region of a cached file; 0 if there is no usable one."""
     kept = _open_kept(place, source)
     return 0 if kept is None else kept.shape[1]
 
