@@ -23,6 +23,7 @@ from reproduction.report import PaperReport
 from reproduction.towers import ROWS as TOWER_ROWS
 from reproduction.towers import TOWER_RESULTS, TowerTrainings
 from reproduction.verdicts import claims_table
+from reproduction.words import WORD_RESULTS, search_test
 
 app = App(
     name="python -m reproduction",
@@ -208,6 +209,22 @@ def towers(
     chosen = [row for row in TOWER_ROWS if not rows or row.label in rows]
     _require_known(rows, [row.label for row in TOWER_ROWS])
     TowerTrainings(data, patches, image, text, out, results).train(chosen, seeds)
+
+
+@app.command
+def words(run: Path, /, *, index: Path, results: Path = WORD_RESULTS) -> None:
+    """Search photos of test by the model, by words of captions, and by both.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    index
+        Folder of its index of dev and test; made if it is not there.
+    results
+        File to write.
+    """
+    search_test(run, index, results=results)
 
 
 @app.command

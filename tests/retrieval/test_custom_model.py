@@ -171,7 +171,7 @@ def index(own):
 
 
 def test_a_sentence_finds_pictures_by_the_model_s_own_tokenizer(own, index):
-    found = own.aoq("search", own.run, "red ball", "--top", 5, "--json")
+    found = own.aoq("search", own.run, "red ball", "--words", "off", "--top", 5, "--json")
     assert found.returncode == 0, found.stderr
     hits = json.loads(found.stdout)["hits"]
     expected = [hit.score for hit in index.search("red ball", top=5).hits]
