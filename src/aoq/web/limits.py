@@ -2,7 +2,7 @@
 
 A public server has to stay small whatever it receives: too large uploads are rejected while they
 arrive, time is measured, and requests beyond the workers wait in a short queue or get status 429.
-Limits are not per visitor: one visitor can take all places, and a proxy has to share them out.
+These limits are not per visitor; the rate of `aoq.web.access` is.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _FLAGS = {  # of `aoq serve`
     "working": "--workers",
     "waiting": "--waiting",
     "seconds": "--timeout",
+    "grace_seconds": "--grace",
 }
 
 
@@ -55,6 +56,8 @@ class Limits:
     "Time for the head of a request to arrive, and between two requests of a connection."
     answer_seconds: float = 30.0
     "Time for a visitor to read an answer."
+    grace_seconds: float = 5.0
+    "Time for running requests to end when the server is stopped."
     kept_picture_bytes: int = 64_000_000
     "Memory for cached thumbnails."
     kept_upload_bytes: int = 64_000_000

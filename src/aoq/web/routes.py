@@ -84,6 +84,7 @@ Pair = Annotated[tuple[ReadPicture | int, str | int], Depends(find_pair)]
 _SIDES = {"thumb": THUMBNAIL, "full": FULL}
 _FAILURES = {
     400: "The request cannot be understood.",
+    401: "The server wants a token.",
     403: "A page of another site sent the request.",
     404: "There is no such run, image or text.",
     409: "The run or its index lacks what is needed; the sentence says what.",
