@@ -3,15 +3,17 @@
 index.json          the model (its hash), what was indexed, and the parts in order
 train-5be1c0d3/     a part: a split of the data set, or the photos of a folder
   entries.json      ids, pictures, captions, and the pairs of images and texts
+  columns.json      what filters ask of the images, as `aoq.retrieval.metadata` reads it
   images-00000...   encodings of images, as `aoq.scoring.encoding_files` keeps them
   texts-00000...    encodings of texts
   teacher/          encodings by the embedding model that proposes, if there is one
   boxes.npy         boxes of the regions, unless they form a grid
 
 Images and texts are numbered through all parts. A part never changes, and its name is never used
-again: added photos make a part of their own, an index that is made again consists of other parts,
-and index.json, written last, names those that count. A reader of an open index therefore either
-finds its parts as they were, or notices that they are gone. Encodings are read on demand, so
+again: added photos make a part of their own, photos are removed by a part that replaces another, an
+index that is made again consists of other parts, and index.json, written last, names those that
+count. A reader of an open index therefore either finds its parts as they were, or notices that they
+are gone. Encodings are read on demand, so
 opening an index costs as much as reading its entries.
 """
 
@@ -19,10 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -31,13 +33,20 @@ from aoq.errors import UserError
 from aoq.features.regions import Boxes, RegionSource, grid_boxes
 from aoq.manifest import DamagedFileError, check_file, read_checked
 from aoq.parsing import parse_json
-from aoq.scoring.encoded import Modality
+from aoq.retrieval.allowed import Allowed
+from aoq.retrieval.filters import Filter
+from aoq.retrieval.keys import image_keys, text_keys
+from aoq.retrieval.metadata import Metadata
+from aoq.retrieval.stores.rows import StoreRows
+from aoq.retrieval.vector_ranking import VectorRanker
+from aoq.scoring.encoded import Modality, Rows
 from aoq.scoring.encoding_files import StoredRows, join_rows, open_rows
-from aoq.storage import hash_parts, write_json
+from aoq.storage import hash_parts, read_json, write_json
+from aoq.types import Encoding, Ids
 
 VERSION = 2
 INDEX = "index.json"
-ENTRIES, TEACHER, BOXES = "entries.json", "teacher", "boxes.npy"
+ENTRIES, COLUMNS, TEACHER, BOXES = "entries.json", "columns.json", "teacher", "boxes.npy"
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,25 @@ class IndexPart:
     n_images: int
     n_texts: int
     entries_hash: str
+    folder: str | None = None
+    "Folder of the photos, if it is no split."
+
+
+@dataclass(frozen=True)
+class EngineRecord:
+    """An engine that finds nearly all of the nearest vectors, and how much of them."""
+
+    name: Literal["ivf"]
+    file: str
+    groups: int
+    probes: int
+    "Groups that a query visits."
+    longest: float
+    recall: float
+    "Share found of the nearest 10."
+    queries: int
+    asked_with: Modality
+    "Of what the queries were vectors, on which recall was measured."
 
 
 @dataclass(frozen=True)
@@ -108,6 +136,10 @@ class IndexManifest:
     source: RegionSource | None
     teacher: TeacherRecord | None
     parts: tuple[IndexPart, ...]
+    store: str | None = None
+    "Address of the store that holds the vectors; None: they are in the parts."
+    engines: Mapping[str, EngineRecord] = field(default_factory=dict)
+    "Of images and texts, if there are too many to compare all of them with a query."
     model_function: str | None = None
     "What --model named when a model of the user's own made the index; it is never imported."
 
@@ -220,6 +252,48 @@ class Index:
             if count:
                 parts.append(_open_rows(folder, kind, count))
         return join_rows(parts) if parts else None
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """What filters ask of the images, one value per image and column."""
+        parts, first = [], 0
+        with self.unchanged():
+            for part in self.manifest.parts:
+                path = self.folder / part.name / COLUMNS
+                if path.is_file():
+                    parts.append(Metadata(read_json(path)))
+                else:
+                    ids = [image.id for image in self.images[first : first + part.n_images]]
+                    parts.append(Metadata.of_ids(ids, split=part.split))
+                first += part.n_images
+        return Metadata.join(parts)
+
+    def allowed(self, where: Filter | str | None, kind: Modality) -> Allowed | None:
+        """Return the images that a filter lets be found, or the texts of these images."""
+        if where is None:
+            return None
+        parsed = Filter.parse(where) if isinstance(where, str) else where
+        images = parsed.mask(self.metadata.columns)
+        if kind == "images":
+            return Allowed(images, parsed)
+        texts = (any(images[image] for image in text.images) for text in self.texts)
+        return Allowed.of_mask(np.fromiter(texts, bool, len(self.texts)))
+
+    def keys(self, kind: Modality) -> Ids:
+        """Return the key of each image or text, which stays the same when the index changes."""
+        images = image_keys((image.split, image.id, image.content) for image in self.images)
+        if kind == "images":
+            return images
+        return text_keys(
+            (text.split, text.id, text.text, int(images[text.images[0]]) if text.images else None)
+            for text in self.texts
+        )
+
+    def vector_ranker(self, kind: Modality, rows: Rows[Encoding]) -> VectorRanker:
+        """Return what ranks the images or texts of a model that compares vectors."""
+        if isinstance(rows, StoreRows):
+            return VectorRanker(rows.store, rows.keys)
+        return VectorRanker.of_rows(rows)
 
     def require_model(self, model_hash: str, *, run: Path) -> None:
         """Reject an index that another model encoded."""

@@ -20,11 +20,20 @@ from aoq.errors import UserError
 from aoq.features.pictures import Picture, Pixels
 from aoq.features.regions import Boxes, PictureReader
 from aoq.parsing import shown
+from aoq.retrieval.allowed import Allowed
 from aoq.retrieval.encoder import QueryEncoder, QueryError, ReadPicture, ReadText
 from aoq.retrieval.hits import Answer, AttentionMap, Hit
 from aoq.retrieval.index import ImageEntry, Index, TextEntry
 from aoq.retrieval.location import existing_index, require_same_round
-from aoq.retrieval.ranking import Candidates, Query, Ranker, Ranking, make_ranker
+from aoq.retrieval.ranking import (
+    Candidates,
+    EncodedQuery,
+    Ranker,
+    Ranking,
+    compares_vectors,
+    make_ranker,
+)
+from aoq.retrieval.vector_ranking import VectorRanker
 from aoq.runs.checkpoint import MakeModel
 from aoq.runs.directory import ROUNDS
 from aoq.runs.query_reader import OwnPictureReader
@@ -205,40 +214,49 @@ class Matcher:
                     Candidates(self.encoder.model, self._rows(kind), kind),
                     None if record is None else self._rows(kind, by_teacher=True),
                     proposals=0 if record is None else record.proposals,
+                    vectors=self._vectors(kind),
                 )
             return self._rankers[kind]
 
-    def entry_query(self, kind: Modality, numbers: Sequence[int]) -> Query:
+    def _vectors(self, kind: Modality) -> VectorRanker | None:
+        """Rank the vectors of the index by its store, if the model compares vectors."""
+        if not compares_vectors(self.encoder.model):
+            return None
+        return self.index.vector_ranker(kind, self._rows(kind))
+
+    def entry_query(self, kind: Modality, numbers: Sequence[int]) -> EncodedQuery:
         """Make queries of entries of the index, from their encodings."""
         rows = torch.tensor(numbers)
         teacher = None if self.proposer is None else self._rows(kind, by_teacher=True)[rows]
-        return Query(self._rows(kind)[rows], teacher)
+        return EncodedQuery(self._rows(kind)[rows], teacher)
 
-    def _text_query(self, text: Text) -> Query:
+    def _text_query(self, text: Text) -> EncodedQuery:
         if not isinstance(text, str):
             return self.entry_query("texts", [self._text(text).number])
         teacher = None if self.proposer is None else self.proposer.encode_texts([text])
-        return Query(self.encoder.encode_texts([text]), teacher)
+        return EncodedQuery(self.encoder.encode_texts([text]), teacher)
 
-    def _image_query(self, image: Image) -> Query:
+    def _image_query(self, image: Image) -> EncodedQuery:
         if not isinstance(image, Given):
             return self.entry_query("images", [self._image(image).number])
         read = image if isinstance(image, ReadPicture) else self.read_picture(image)
         teacher = None if self.proposer is None else self.proposer.encode_picture(read)
-        return Query(self.encoder.encode_picture(read), teacher)
+        return EncodedQuery(self.encoder.encode_picture(read), teacher)
 
     def _boxes(self, image: Image) -> Boxes | None:
         if isinstance(image, Given):
             return self.index.grid_boxes
         return self.index.boxes(self._image(image).number)
 
-    def _rank(self, kind: Modality, query: Query, *, top: int) -> Ranking:
+    def _rank(
+        self, kind: Modality, query: EncodedQuery, *, top: int, allowed: Allowed | None = None
+    ) -> Ranking:
         if isinstance(top, bool) or not isinstance(top, SupportsIndex):
             raise QueryError(f"top is {shown(top)}, which is not a number; expected how many.")
         count = operator.index(top)
         if count < 1:
             raise QueryError(f"the first {count} cannot be found; ask for 1 or more.")
-        return self.ranker(kind).rank(query, top=count)
+        return self.ranker(kind).rank(query, top=count, allowed=allowed)
 
     def _rows(self, kind: Modality, *, by_teacher: bool = False) -> StoredRows:
         key = (kind, by_teacher)

@@ -22,11 +22,12 @@ from aoq.features.regions import Boxes
 from aoq.manifest import check_file
 from aoq.progress import track
 from aoq.retrieval.encoder import QueryEncoder
-from aoq.retrieval.index import BOXES, ENTRIES, TEACHER, Index, IndexPart
+from aoq.retrieval.index import BOXES, COLUMNS, ENTRIES, TEACHER, Index, IndexPart
+from aoq.retrieval.metadata import Metadata
 from aoq.retrieval.photos import read_photos
 from aoq.runs.encodings import kept_encodings
 from aoq.scoring.encoding_files import encode_to_disk, open_stored
-from aoq.storage import atomic_folder, hash_file, write_array, write_text
+from aoq.storage import atomic_folder, hash_file, write_array, write_json, write_text
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class PartWriter:
         photos = read_photos(folder, self.encoder.source)
         fresh = photos.without(self._contents)
         if len(fresh):
-            self._write(fresh.dataset(), split=None, contents=fresh.contents)
+            self._write(fresh.dataset(), split=None, contents=fresh.contents, source=folder)
         return AddedPhotos(len(fresh), present=len(photos) - len(fresh))
 
     def _write(
@@ -77,6 +78,7 @@ class PartWriter:
         split: str | None,
         contents: Sequence[str | None],
         boxes: Boxes | None = None,
+        source: Path | None = None,
     ) -> None:
         name = f"{split or 'photos'}-{secrets.token_hex(4)}"
         with atomic_folder(self.folder / name, what="part of an index") as part:
@@ -87,8 +89,11 @@ class PartWriter:
                 write_array(part / BOXES, boxes)
             entries = part / ENTRIES
             write_text(entries, json.dumps(_entries(dataset, contents), ensure_ascii=False))
+            metadata = Metadata.of(dataset.image_ids, dataset.pictures, split=split)
+            write_json(part / COLUMNS, metadata.columns)
             counts = len(dataset), dataset.n_texts
-            self.parts.append(IndexPart(name, split, *counts, hash_file(entries)))
+            folder = None if source is None else str(source.absolute())
+            self.parts.append(IndexPart(name, split, *counts, hash_file(entries), folder))
         self._contents.update(contents)
 
 
