@@ -69,7 +69,8 @@ def make_app(
     known = Depends(KnownVisitors(frozenset(host.lower() for host in hosts)).check)
     guards = [known, Depends(gate.check)]
     if gate.tokens is not None:
-        app.include_router(session_router(gate), dependencies=[known, Depends(gate.check_rate)])
+        sessions = session_router(gate, seconds=service.limits.upload_seconds)
+        app.include_router(sessions, dependencies=[known, Depends(gate.check_rate)])
         guards.append(Security(HTTPBearer(auto_error=False)))  # for the OpenAPI document
     app.include_router(health_router())
     app.include_router(metrics_router(metrics), dependencies=guards)

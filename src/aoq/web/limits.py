@@ -21,6 +21,11 @@ NUMBER = 2**31 - 1  # no index is larger
 FORM_BYTES = 16_384  # boundaries, headers and the file name around a picture
 _BASE_BYTES = 512 * 2**20  # address space of Python, NumPy and Pillow
 THUMBNAIL, FULL = 320, 1280  # pixels of the longer side of a picture
+ORIGINAL_PIXELS = 50_000_000  # of a picture that is sent in its own size
+TERMS = 8  # texts, photos or excluded words of a query
+FILTER_CHARACTERS = 1000
+VALUES = 200  # of a column that are listed
+JSON_BYTES = 65_536  # of the body of a request
 _FLAGS = {  # of `aoq serve`
     "upload_bytes": "--max-upload",
     "pixels": "--max-pixels",

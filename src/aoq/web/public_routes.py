@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 
 from aoq.web.access import MAX_TOKEN, Gate, refused
+from aoq.web.bodies import json_body, read_json
 from aoq.web.monitoring import Metrics
 from aoq.web.schemas import Failure
 
-_REFUSED = {"model": Failure, "description": "The token is not accepted."}
+_SESSION_FAILURES: dict[int | str, dict[str, Any]] = {
+    400: {"model": Failure, "description": "The request cannot be understood."},
+    401: {"model": Failure, "description": "The token is not accepted."},
+    403: {"model": Failure, "description": "A page of another site sent the request."},
+    408: {"model": Failure, "description": "The request took too long to arrive."},
+    413: {"model": Failure, "description": "The request is too large."},
+    415: {"model": Failure, "description": "The request is not JSON."},
+    422: {"model": Failure, "description": "The request holds no token."},
+    429: {"model": Failure, "description": "Too many requests; see Retry-After."},
+}
 
 
 class Health(BaseModel):
@@ -51,15 +61,21 @@ def metrics_router(metrics: Metrics) -> APIRouter:
     return router
 
 
-def session_router(gate: Gate) -> APIRouter:
-    """Exchange the token of a browser for a cookie."""
+def session_router(gate: Gate, *, seconds: float) -> APIRouter:
+    """Exchange the token of a browser for a cookie; it has some seconds to send it."""
     router = APIRouter(tags=["server"])
     tokens = gate.tokens
     assert tokens is not None
 
-    @router.post("/api/session", status_code=204, responses={401: _REFUSED})
-    async def begin_session(given: GivenToken, request: Request) -> Response:
+    @router.post(
+        "/api/session",
+        status_code=204,
+        responses=_SESSION_FAILURES,
+        openapi_extra=json_body(GivenToken),
+    )
+    async def begin_session(request: Request) -> Response:
         """Begin the session of a browser: all its requests then carry a cookie."""
+        given = await read_json(request, GivenToken, seconds=seconds)
         holder = tokens.named(given.token)
         if holder is None:
             raise refused("This token is not accepted; ask for another one.")
