@@ -22,6 +22,7 @@ from aoq.features.regions import Boxes, RegionSource
 from aoq.folders import check_output_folder
 from aoq.manifest import create_manifest
 from aoq.progress import warn
+from aoq.retrieval.dev_queries import completed
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.index import ENTRIES, INDEX, Index, IndexManifest, TeacherRecord
 from aoq.retrieval.location import existing_index, index_folder
@@ -29,6 +30,7 @@ from aoq.retrieval.matcher import Matcher, load_teacher, require_function
 from aoq.retrieval.part_writer import AddedPhotos, PartWriter
 from aoq.retrieval.ranking import compares_vectors
 from aoq.retrieval.recall import SAMPLE, with_recall
+from aoq.retrieval.text import WORDS
 from aoq.runs.checkpoint import MakeModel
 from aoq.runs.encodings import own_data
 from aoq.runs.judge import result_on
@@ -111,9 +113,10 @@ def build_index(
             model_function=_name_of(make_model, encoder),
         )
         index = Index.of(folder, manifest)
+        matcher = Matcher(encoder, index, proposer=teacher, make_model=make_model)
         if proposing is not None:
-            matcher = Matcher(encoder, index, proposer=teacher, make_model=make_model)
-            index = _measured(matcher, sample=proposing.sample)
+            matcher.index = _measured(matcher, sample=proposing.sample)
+        index = completed(matcher)
         index.manifest.save(folder)
     return index
 
@@ -299,9 +302,11 @@ def _remove_unnamed(folder: Path) -> None:
     named: set[str] = set()
     if (folder / INDEX).exists():
         try:
-            named = {part.name for part in IndexManifest.load(folder).parts}
+            manifest = IndexManifest.load(folder)
+            named = {*(part.name for part in manifest.parts), manifest.captions or ""}
         except UserError:  # damaged: what it names is not known
             return
     for part in folder.iterdir():
-        if (part / ENTRIES).is_file() and part.name not in named:
+        is_part = (part / ENTRIES).is_file() or (part / WORDS).is_file()
+        if is_part and part.name not in named:
             remove_folder(part)

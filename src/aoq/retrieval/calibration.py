@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from aoq.types import Floats
+from aoq.types import Bools, Floats
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Calibration:
     def fit(
         cls,
         scores: Floats,
-        right: npt.NDArray[np.bool_],
+        right: Bools,
         *,
         split: str,
         queries: int,
@@ -84,10 +84,10 @@ class Calibration:
         return float(self._precisions[-1])
 
     @property
-    def _precisions(self) -> Floats:
+    def _precisions(self) -> npt.NDArray[np.float64]:
         """The share of right hits from each block upwards, which never falls. (blocks,)"""
         right, hits = (np.cumsum(counts[::-1])[::-1] for counts in (self.right, self.hits))
-        return np.divide(right, hits)
+        return np.asarray(right / hits, np.float64)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _Block:
         )
 
 
-def _by_score(scores: Floats, right: npt.NDArray[np.bool_]) -> list[_Block]:
+def _by_score(scores: Floats, right: Bools) -> list[_Block]:
     """Make a block of all hits of each score, from the lowest."""
     values, block_of, counts = np.unique(scores, return_inverse=True, return_counts=True)
     right_counts = np.bincount(block_of, weights=right).astype(int)

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from aoq.types import Floats
+from aoq.types import Bools, Floats, Ids
 
 RANK_OFFSET = 60
 _WEIGHTS = (0.0, *(2.0 ** (step / 2) for step in range(-8, 9)))  # 1/16 to 16
@@ -38,7 +37,7 @@ class Fusion:
         """
         if self.weight is None:
             by_words = np.where(words > 0, 1 / (RANK_OFFSET + _ranks(words)), 0)
-            return 1 / (RANK_OFFSET + _ranks(model)) + by_words
+            return np.asarray(1 / (RANK_OFFSET + _ranks(model)) + by_words, np.float32)
         return model + self.weight * relative(words)
 
 
@@ -48,7 +47,7 @@ def relative(words: Floats) -> Floats:
     return words / best if best > 0 else np.zeros_like(words)
 
 
-def _ranks(scores: Floats) -> npt.NDArray[np.int64]:
+def _ranks(scores: Floats) -> Ids:
     """Rank from 1; of equal scores, the first comes first. (K,)"""
     ranks = np.empty(len(scores), np.int64)
     ranks[np.argsort(-scores, kind="stable")] = np.arange(1, len(scores) + 1)
@@ -61,7 +60,7 @@ class JudgedCandidates:
 
     model: Floats
     words: Floats
-    right: npt.NDArray[np.bool_]
+    right: Bools
 
 
 def choose_weight(queries: Sequence[JudgedCandidates]) -> float:
@@ -72,7 +71,7 @@ def choose_weight(queries: Sequence[JudgedCandidates]) -> float:
     spread = float(np.mean([query.model.std() for query in queries]))
     weights = [spread * weight for weight in _WEIGHTS]
     values = [np.mean([_reciprocal_rank(query, weight) for query in queries]) for weight in weights]
-    return weights[int(np.argmax(values))]
+    return float(weights[int(np.argmax(values))])
 
 
 def _reciprocal_rank(query: JudgedCandidates, weight: float) -> float:

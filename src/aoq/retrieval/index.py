@@ -8,6 +8,7 @@ train-5be1c0d3/     a part: a split of the data set, or the photos of a folder
   texts-00000...    encodings of texts
   teacher/          encodings by the embedding model that proposes, if there is one
   boxes.npy         boxes of the regions, unless they form a grid
+captions-9a51c7e2/  the words of all captions, as `aoq.retrieval.text` keeps them
 
 Images and texts are numbered through all parts. A part never changes, and its name is never used
 again: added photos make a part of their own, photos are removed by a part that replaces another, an
@@ -38,6 +39,7 @@ from aoq.retrieval.filters import Filter
 from aoq.retrieval.keys import image_keys, text_keys
 from aoq.retrieval.metadata import Metadata
 from aoq.retrieval.stores.rows import StoreRows
+from aoq.retrieval.tuning import Tuning
 from aoq.retrieval.vector_ranking import VectorRanker
 from aoq.scoring.encoded import Modality, Rows
 from aoq.scoring.encoding_files import StoredRows, join_rows, open_rows
@@ -140,6 +142,10 @@ class IndexManifest:
     "Address of the store that holds the vectors; None: they are in the parts."
     engines: Mapping[str, EngineRecord] = field(default_factory=dict)
     "Of images and texts, if there are too many to compare all of them with a query."
+    captions: str | None = None
+    "Folder of the search of captions, if there are any."
+    tuning: Tuning | None = None
+    "What the captions of dev have taught, if there are any."
     model_function: str | None = None
     "What --model named when a model of the user's own made the index; it is never imported."
 
@@ -170,13 +176,14 @@ class IndexManifest:
 
     @classmethod
     def _of_fields(cls, fields: dict[str, Any]) -> Self:
-        source, teacher = fields["source"], fields["teacher"]
+        source, teacher, tuning = (fields.get(name) for name in ("source", "teacher", "tuning"))
         return cls(
             **fields
             | {
                 "source": None if source is None else RegionSource.from_dict(source),
                 "teacher": None if teacher is None else TeacherRecord(**teacher),
                 "parts": tuple(IndexPart(**part) for part in fields["parts"]),
+                "tuning": None if tuning is None else Tuning.from_dict(tuning),
             }
         )
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, SupportsIndex, get_args
 from aoq.errors import QueryError
 from aoq.parsing import shown
 from aoq.retrieval.encoder import ReadPicture
+from aoq.retrieval.filters import Filter
 from aoq.scoring.encoded import Modality
 
 Given = Path | bytes | ReadPicture
@@ -41,8 +42,8 @@ class Query:
     without_weight: float = WITHOUT_WEIGHT
     "How much each of `without` counts against the answer."
     find: Modality = "images"
-    where: str | None = None
-    "Which entries may answer."
+    where: Filter | str | None = None
+    "Which photos may be found, or the texts of these."
     top: int = 10
     min_score: float | None = None
     "Lowest score of a hit."
@@ -75,6 +76,8 @@ class Query:
                 "only words are to be searched, which finds photos by their captions; give "
                 "sentences and no photo, or leave that out."
             )
+        if self.collapse and self.find != "images":
+            raise QueryError("only photos have duplicates that could be collapsed.")
         for text in self.without:
             if not isinstance(text, str):
                 raise QueryError(f"{shown(text)} cannot be excluded; expected words.")
@@ -105,9 +108,16 @@ class Query:
         return self.weights or (1.0,) * (len(self.texts) + len(self.images))
 
     @property
-    def is_single(self) -> bool:
-        """Whether this is one text, or one image, alone."""
-        return len(self.texts) + len(self.images) == 1 and not self.without
+    def asks_across(self) -> bool:
+        """Whether one text alone asks for images, or one image alone for texts."""
+        n_texts, n_images = (1, 0) if self.find == "images" else (0, 1)
+        is_single = len(self.texts) == n_texts and len(self.images) == n_images
+        return is_single and not self.without
+
+    @property
+    def searches_captions(self) -> bool:
+        """Whether captions are searched, if there are any: a photo beside texts has no words."""
+        return self.words != "off" and self.find == "images" and not self.images
 
 
 def _items(name: str, values: object) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from aoq.storage import atomic_folder, read_json, write_array, write_text
 from aoq.types import Floats, Ids
 
 _WORD = re.compile(r"\w+")
-_VOCABULARY = "vocabulary.json"
+WORDS = "words.json"
 _ARRAYS = ("photos", "starts", "documents", "scores")
 
 
@@ -93,13 +94,13 @@ class CaptionSearch:
                 "mean_length": self.mean_length,
                 "vocabulary": self.vocabulary,
             }
-            write_text(temporary / _VOCABULARY, json.dumps(fields, ensure_ascii=False))
+            write_text(temporary / WORDS, json.dumps(fields, ensure_ascii=False))
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Read the vocabulary, and map the matrix into memory."""
         try:
-            fields: dict[str, Any] = read_json(folder / _VOCABULARY)
+            fields: dict[str, Any] = read_json(folder / WORDS)
             arrays = {}
             for name in _ARRAYS:
                 check_file(folder / f"{name}.npy")
@@ -156,3 +157,13 @@ def caption_search(index: Index) -> CaptionSearch | None:
     if not any(map(words_of, captions)):
         return None
     return CaptionSearch.build(captions, [image.number for image in photos])
+
+
+def write_captions(index: Index) -> str | None:
+    """Write the search of an index' captions into its folder; return its name, if there is any."""
+    search = caption_search(index)
+    if search is None:
+        return None
+    name = f"captions-{secrets.token_hex(4)}"
+    search.save(index.folder / name)
+    return name
