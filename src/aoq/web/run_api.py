@@ -82,7 +82,7 @@ class RunApi:
             name=self.name,
             label=f"{collection_name(matcher.index)} · {_model_label(summary)}",
             model=matcher.model_name,
-            has_words=matcher.has_words,
+            has_words=matcher.captions is not None,
             calibrations={
                 name: _calibration_answer(each) for name, each in matcher.calibrations.items()
             },

@@ -28,12 +28,10 @@ async function numbered(run, { text, number }) {
   }
 }
 
-/** Photos that look like one of the index or an upload, without itself. */
-export async function photosLike(run, { image, upload }, top) {
-  const ask = (like) => search(run, { like: [like], top: top + 1 });
-  const answer = await (upload ? sentAgain(run, upload, ask) : ask(image));
-  const others = answer.hits.filter((hit) => upload || hit.number !== image);
-  return { ...answer, hits: others.slice(0, top) };
+/** Photos that look like one of the index, or like an upload. */
+export function photosLike(run, { image, upload }, top) {
+  const ask = (like) => search(run, { like: [like], top });
+  return upload ? sentAgain(run, upload, ask) : ask(image);
 }
 
 /**
