@@ -112,15 +112,15 @@ function chips(page, asked) {
         upload: null,
       }),
     ...asked.also.map((text, at) =>
-      chip(`and ${text}`, [h("i", {}, "and"), text], { also: without(asked.also, at) }),
+      chip(`and ${text}`, [h("i", {}, "and"), " ", text], { also: without(asked.also, at) }),
     ),
     ...asked.without.map((text, at) =>
-      chip(`without ${text}`, [h("i", {}, "without"), text], {
+      chip(`without ${text}`, [h("i", {}, "without"), " ", text], {
         without: without(asked.without, at),
       }),
     ),
     ...FILTERS.filter((name) => asked[name]).map((name) =>
-      chip(`${name} ${asked[name]}`, [h("i", {}, name), asked[name]], { [name]: "" }),
+      chip(`${name} ${asked[name]}`, [h("i", {}, name), " ", asked[name]], { [name]: "" }),
     ),
     asked.words === "only" && chip("captions only", ["captions only"], { words: "" }),
     asked.words === "off" && chip("looks only", ["looks only"], { words: "" }),

@@ -55,7 +55,7 @@ export function show(page) {
     ask: () => pictured(page, query),
     show: (known) => {
       if (known.entry) nameIt(title, known.entry);
-      showSimilar(page, query, similar);
+      if (known.entry || uploadedFile(query.upload)) showSimilar(page, query, similar);
       return detail(page, query, known, sentence);
     },
   });
@@ -393,7 +393,7 @@ function attentive(page) {
 function noAttention(page, parameters) {
   return h(
     "div",
-    { class: "remark" },
+    { class: "remark quiet" },
     icon("attention"),
     h(
       "span",

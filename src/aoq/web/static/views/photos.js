@@ -84,7 +84,7 @@ function found(page, place, asked, top) {
         hash: location.hash,
         numbers: answer.hits.map((hit) => hit.number),
       };
-      if (!answer.hits.length) return [unknownWords(answer.unknown_words), noHits(page, asked)];
+      if (!answer.hits.length) return [unknownWords(answer.unknown_words), noHits(page, asked)].filter(Boolean);
       return [
         unknownWords(answer.unknown_words),
         nothingFits(answer),
