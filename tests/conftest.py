@@ -93,3 +93,13 @@ def towers(tmp_path_factory):
     from tests.towers import TinyModels
 
     return TinyModels.write(tmp_path_factory.mktemp("towers"))
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub of Hugging Face on this machine, instead of the real one."""
+    pytest.importorskip("huggingface_hub")
+    from tests.hub_server import only_hub
+
+    with only_hub(tmp_path / "hub-cache", monkeypatch) as hub:
+        yield hub

@@ -124,6 +124,21 @@ def test_incomplete_weights_are_refused(tiny_models: Path, tmp_path: Path) -> No
         VisionModel(str(tmp_path / "vit"))
 
 
+@pytest.mark.parametrize("output", ["patches", "block-2"])
+def test_what_float16_cannot_keep_is_refused(
+    tiny_models: Path, tmp_path: Path, output: str
+) -> None:
+    folder = Path(shutil.copytree(tiny_models / "vit", tmp_path / "vit"))
+    model = AutoModel.from_pretrained(folder)
+    with torch.no_grad():
+        model.layernorm.bias.fill_(1e5)
+        model.embeddings.position_embeddings.fill_(1e5)
+    model.save_pretrained(folder)
+    with pytest.raises(UserError, match=r"up to 1e\+05, which float16"):
+        VisionModel(str(folder), Output.parse(output))
+    assert VisionModel(str(folder), Output("mean")).width == 32
+
+
 def test_pickled_weights_are_refused(tiny_models: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_models / "vit", tmp_path / "vit"))
     weights = AutoModel.from_pretrained(folder).state_dict()

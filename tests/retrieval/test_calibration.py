@@ -16,9 +16,11 @@ hits = st.lists(
 )
 
 
-def fit(pairs):
+def fit(pairs, *, fewest=1):
     scores, right = (np.array(each) for each in zip(*pairs, strict=True))
-    return Calibration.fit(scores, right, split="dev", queries=len(pairs), depth=1, gallery=9)
+    return Calibration.fit(
+        scores, right, split="dev", queries=len(pairs), depth=1, gallery=9, fewest=fewest
+    )
 
 
 def isotonic(pairs):
@@ -71,6 +73,15 @@ def test_at_least_the_wanted_share_of_the_hits_above_a_bar_is_right(pairs, preci
 def test_a_calibration_is_the_same_after_a_file(pairs):
     found = fit(pairs)
     assert Calibration.from_dict(asdict(found)) == found
+
+
+@given(hits, st.integers(2, 9))
+def test_the_best_hits_are_pooled_until_there_are_enough_to_prove_anything(pairs, fewest):
+    all_blocks, found = fit(pairs), fit(pairs, fewest=fewest)
+    assert found.hits[-1] >= min(fewest, len(pairs))
+    assert found.lowest == all_blocks.lowest[: len(found.lowest)]
+    shares = np.divide(found.right, found.hits).tolist()
+    assert shares == sorted(shares)
 
 
 def test_a_worked_example():

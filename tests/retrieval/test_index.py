@@ -495,7 +495,7 @@ def test_photos_that_are_added_leave_those_who_read_what_they_had(run, album):
 
 # Killed
 
-REPLACED = ("aoq.retrieval.build", "remove_folder", 1)
+REPLACED = ("aoq.retrieval.finish", "remove_folder", 1)
 
 
 @pytest.mark.parametrize(
@@ -521,7 +521,8 @@ def test_killed_when_the_old_parts_go_the_other_index_is_whole(run):
     die(REPLACED, "index", run, "--force")
     assert_whole(Index.open(run / "index"))
     assert_whole(build_index(run, force=True))
-    assert len([part for part in (run / "index").iterdir() if part.is_dir()]) == len(SIZES)
+    assert len(list((run / "index").glob("*/entries.json"))) == len(SIZES)
+    assert len(list((run / "index").glob("captions-*"))) == 1
 
 
 def assert_whole(index):

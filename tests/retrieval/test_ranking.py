@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from aoq.errors import UserError
 from aoq.retrieval import ranking, vector_ranking
-from aoq.retrieval.ranking import Candidates, EncodedQuery, FullRanker, ProposedRanker, VectorRanker
+from aoq.retrieval.ranking import Candidates, FullRanker, ProposedRanker
 from aoq.retrieval.stores import embedded
+from aoq.retrieval.vector_ranking import EncodedQuery, VectorRanker
 from aoq.scoring.cross_attention import Attention, CrossAttention
 from aoq.scoring.encoded import PackedEncoding
 from aoq.scoring.inner_product import InnerProduct

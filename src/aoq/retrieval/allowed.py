@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from aoq.retrieval.filters import Filter
+from aoq.retrieval.filters import Column, Filter
 from aoq.types import Bools, Ids
 
 
@@ -18,6 +19,8 @@ class Allowed:
     mask: Bools  # (N,)
     where: Filter | None = None
     "A filter that says the same, which a store may evaluate itself."
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    "The columns that the filter is about."
 
     @classmethod
     def of_mask(cls, mask: Bools) -> Allowed:

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from aoq.types import Bools, Floats
 
+FEWEST = 20
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -43,13 +45,20 @@ class Calibration:
         queries: int,
         depth: int,
         gallery: int,
+        fewest: int = FEWEST,
     ) -> Self:
-        """Pool adjacent hits until the share of right ones rises from block to block."""
+        """Pool adjacent hits until the share of right ones rises from block to block.
+
+        The highest block is pooled until it has `fewest` hits, as one right hit proves little.
+        """
         blocks: list[_Block] = []
         for block in _by_score(scores, right):
             while blocks and blocks[-1].share >= block.share:
                 block = blocks.pop().joined(block)
             blocks.append(block)
+        while len(blocks) > 1 and blocks[-1].hits < fewest:
+            highest = blocks.pop()
+            blocks.append(blocks.pop().joined(highest))
         return cls(
             split,
             queries,

@@ -362,7 +362,7 @@ class _Parser:
                 value = self._value()
                 if value is None and operator not in ("=", "!="):
                     raise QueryError(f"{operator} none has no meaning; use = none or != none.")
-                return Compare(column, cast("Operator", operator), (value,))
+                return Compare(column, operator, (value,))
         if self._take("in"):
             self._require("(")
             values = [self._value()]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from aoq.errors import QueryError
+from aoq.retrieval.allowed import Allowed
 from aoq.retrieval.calibration import Calibration
 from aoq.retrieval.composition import score, unit_vectors
 from aoq.retrieval.duplicates import collapse
@@ -55,11 +56,12 @@ class Candidates:
 class Question:
     """A query to an index, encoded."""
 
-    def __init__(self, matcher: Matcher, query: Query) -> None:
+    def __init__(self, matcher: Matcher, query: Query, *, allowed: Allowed | None = None) -> None:
+        """Encode the query; `allowed` has the entries that may be found, if they are known."""
         self.matcher = matcher
         self.query = query
         self.index = matcher.index
-        self.allowed = self.index.allowed(query.where, query.find)
+        self.allowed = self.index.allowed(query.where, query.find) if allowed is None else allowed
         self.captions = matcher.captions if query.searches_captions else None
         if query.words == "only" and self.captions is None:
             raise QueryError(
@@ -210,7 +212,8 @@ class Question:
             return [[place] for place in range(min(self.query.top, len(found)))]
         rows = self.matcher.candidates("images").rows[torch.from_numpy(found.ids)]
         contents = [self.index.images[number].content for number in found.ids.tolist()]
-        return collapse(unit_vectors(rows).cpu().numpy(), contents, top=self.query.top)
+        vectors = unit_vectors(rows).cpu().numpy()
+        return collapse(vectors, contents, top=self.query.top, same=self.query.same)
 
     def _hit(self, found: Candidates, group: list[int]) -> Hit:
         place, *others = group

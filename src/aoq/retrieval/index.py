@@ -111,6 +111,25 @@ class EngineRecord:
 
 
 @dataclass(frozen=True)
+class CaptionsRecord:
+    """The captions file of a folder of photos, as it was read."""
+
+    path: str
+    content: str
+    "SHA-256"
+
+
+@dataclass(frozen=True)
+class StoreRecord:
+    """A store outside of the index that holds its vectors."""
+
+    address: str
+    width: int
+    longest: Mapping[str, float]
+    "Of images and texts: the length of the longest vector, or more."
+
+
+@dataclass(frozen=True)
 class TeacherRecord:
     """The embedding model that proposes, and how much of the exact answers it finds."""
 
@@ -138,8 +157,12 @@ class IndexManifest:
     source: RegionSource | None
     teacher: TeacherRecord | None
     parts: tuple[IndexPart, ...]
-    store: str | None = None
-    "Address of the store that holds the vectors; None: they are in the parts."
+    captions_files: Mapping[str, CaptionsRecord] = field(default_factory=dict)
+    "By folder of photos."
+    left_out: tuple[str, ...] = ()
+    "Contents of photos that were removed and may still be in their folder."
+    store: StoreRecord | None = None
+    "The store that holds the vectors; None: they are in the parts."
     engines: Mapping[str, EngineRecord] = field(default_factory=dict)
     "Of images and texts, if there are too many to compare all of them with a query."
     captions: str | None = None
@@ -183,6 +206,16 @@ class IndexManifest:
                 "source": None if source is None else RegionSource.from_dict(source),
                 "teacher": None if teacher is None else TeacherRecord(**teacher),
                 "parts": tuple(IndexPart(**part) for part in fields["parts"]),
+                "store": StoreRecord(**fields["store"]) if fields.get("store") else None,
+                "engines": {
+                    kind: EngineRecord(**engine)
+                    for kind, engine in fields.get("engines", {}).items()
+                },
+                "captions_files": {
+                    folder: CaptionsRecord(**captions)
+                    for folder, captions in fields.get("captions_files", {}).items()
+                },
+                "left_out": tuple(fields.get("left_out", ())),
                 "tuning": None if tuning is None else Tuning.from_dict(tuning),
             }
         )
@@ -247,8 +280,10 @@ class Index:
         """
         return _unchanged(self.folder, self.manifest.parts)
 
-    def rows(self, kind: Modality, *, by_teacher: bool = False) -> StoredRows | None:
+    def rows(self, kind: Modality, *, by_teacher: bool = False) -> Rows[Encoding] | None:
         """Open the encodings of all images or texts, by the model or its teacher; None if empty."""
+        if self.manifest.store is not None:
+            return self._stored_elsewhere(self.manifest.store, kind)
         counts = {
             part.name: part.n_images if kind == "images" else part.n_texts
             for part in self.manifest.parts
@@ -282,9 +317,11 @@ class Index:
         parsed = Filter.parse(where) if isinstance(where, str) else where
         images = parsed.mask(self.metadata.columns)
         if kind == "images":
-            return Allowed(images, parsed)
-        texts = (any(images[image] for image in text.images) for text in self.texts)
-        return Allowed.of_mask(np.fromiter(texts, bool, len(self.texts)))
+            return Allowed(images, parsed, self.metadata.columns)
+        mask = np.zeros(len(self.texts), bool)
+        for text in self.texts:
+            mask[text.number] = any(images[image] for image in text.images)
+        return Allowed.of_mask(mask)
 
     def keys(self, kind: Modality) -> Ids:
         """Return the key of each image or text, which stays the same when the index changes."""
@@ -300,7 +337,28 @@ class Index:
         """Return what ranks the images or texts of a model that compares vectors."""
         if isinstance(rows, StoreRows):
             return VectorRanker(rows.store, rows.keys)
-        return VectorRanker.of_rows(rows)
+        engine = self.manifest.engines.get(kind)
+        if engine is None:
+            return VectorRanker.of_rows(rows)
+        from aoq.retrieval.engines import open_engine
+
+        keys = self.keys(kind)
+        return VectorRanker(open_engine(self.folder / engine.file, engine, rows, keys), keys)
+
+    def _stored_elsewhere(self, record: StoreRecord, kind: Modality) -> StoreRows | None:
+        """Open the vectors of images or texts in the store that holds them; None if empty."""
+        from aoq.retrieval.stores.milvus import MilvusAddress, MilvusStore
+
+        keys = self.keys(kind)
+        if not len(keys):
+            return None
+        store = MilvusStore.open(
+            MilvusAddress.parse(record.address),
+            kind,
+            model_hash=self.manifest.model_hash,
+            longest=record.longest[kind],
+        )
+        return StoreRows(store, keys, record.width, default_device())
 
     def require_model(self, model_hash: str, *, run: Path) -> None:
         """Reject an index that another model encoded."""
@@ -310,13 +368,24 @@ class Index:
                 "before it was trained further; make it again with `aoq index RUN --force`."
             )
 
+    def images_of(self, part: IndexPart) -> tuple[ImageEntry, ...]:
+        """Return the images of a part."""
+        parts = self.manifest.parts
+        first = sum(each.n_images for each in parts[: parts.index(part)])
+        return self.images[first : first + part.n_images]
+
     def boxes(self, image: int) -> Boxes | None:
         """Return the boxes of an image's regions, as shares of width and height. (R, 4)"""
+        stored = self.stored_boxes(image)
+        return self.grid_boxes if stored is None else stored
+
+    def stored_boxes(self, image: int) -> Boxes | None:
+        """Return the boxes that are stored for an image; None if its regions form a grid. (R, 4)"""
         first = 0
         for part in self.manifest.parts:
             if image < first + part.n_images:
                 stored = self._stored_boxes.get(part.name)
-                return self.grid_boxes if stored is None else stored[image - first]
+                return None if stored is None else stored[image - first]
             first += part.n_images
         raise IndexError(image)
 

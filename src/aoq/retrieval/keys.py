@@ -36,15 +36,12 @@ def text_keys(texts: Iterable[tuple[str | None, str, str, int | None]]) -> Ids:
 
 
 def _distinct(descriptions: Iterable[list[str | int | None]]) -> Ids:
-    """Hash descriptions; a repeated one is counted, so that keys differ."""
-    counts: dict[bytes, int] = {}
-    keys = []
-    for description in descriptions:
-        content = json.dumps(description, ensure_ascii=False).encode(errors="surrogatepass")
-        count = counts[content] = counts.get(content, 0) + 1
-        digest = hashlib.sha256(content + bytes([0]) * (count - 1)).digest()
-        keys.append(int.from_bytes(digest[:_BYTES], "big") >> 1)
+    """Hash descriptions, which differ; their hashes have to."""
+    keys = [
+        int.from_bytes(hashlib.sha256(json.dumps(each).encode()).digest()[:_BYTES], "big") >> 1
+        for each in descriptions
+    ]
     found = np.array(keys, np.int64)
-    if len(np.unique(found)) < len(found):  # one in a million for three million entries
-        raise UserError("two entries of the index have the same key; make a smaller index.")
+    if len(np.unique(found)) < len(found):  # by chance: one in a million for three million
+        raise UserError("two entries of the index have the same key; index them apart.")
     return found

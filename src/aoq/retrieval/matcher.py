@@ -36,9 +36,8 @@ from aoq.runs.checkpoint import MakeModel
 from aoq.runs.directory import ROUNDS
 from aoq.runs.query_reader import OwnPictureReader
 from aoq.scoring.cross_attention import CrossAttention
-from aoq.scoring.encoded import Modality
-from aoq.scoring.encoding_files import StoredRows
-from aoq.types import Floats
+from aoq.scoring.encoded import Modality, Rows
+from aoq.types import Encoding, Floats
 
 E = TypeVar("E")
 
@@ -65,7 +64,7 @@ class Matcher:
         self._lock = Lock()
         self._rankers: dict[Modality, Ranker] = {}
         self._captions: CaptionSearch | None = None
-        self._opened: dict[tuple[Modality, bool], StoredRows | None] = {}
+        self._opened: dict[tuple[Modality, bool], Rows[Encoding] | None] = {}
 
     @classmethod
     def load(
@@ -139,7 +138,8 @@ class Matcher:
 
     def find(self, query: Query) -> Answer:
         """Answer a query: sentences, photos like others, words that are not wanted, and filters."""
-        return Question(self, query).answer()
+        with self.index.unchanged():
+            return Question(self, query).answer()
 
     def images_for(self, text: Text, *, top: int = 10) -> Answer:
         """Find the closest images of a sentence, or of a text of the index by its number."""
@@ -288,7 +288,7 @@ class Matcher:
             return self.index.grid_boxes
         return self.index.boxes(self.image(image).number)
 
-    def _rows(self, kind: Modality, *, by_teacher: bool = False) -> StoredRows:
+    def _rows(self, kind: Modality, *, by_teacher: bool = False) -> Rows[Encoding]:
         key = (kind, by_teacher)
         if key not in self._opened:
             self._opened[key] = self.index.rows(kind, by_teacher=by_teacher)

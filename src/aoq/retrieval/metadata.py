@@ -46,6 +46,14 @@ class Metadata:
             {name: tuple(column[n] for n in numbers) for name, column in self.columns.items()}
         )
 
+    def renamed(self, ids: Mapping[int, str]) -> Metadata:
+        """Return the metadata of images of which some have other ids."""
+        changed = {name: list(column) for name, column in self.columns.items()}
+        for name, cells in _of_ids(list(ids.values())).items():
+            for number, cell in zip(ids, cells, strict=True):
+                changed[name][number] = cell
+        return Metadata(changed)
+
     @classmethod
     def of(
         cls,

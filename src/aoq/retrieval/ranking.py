@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from aoq.retrieval.allowed import Allowed
-from aoq.retrieval.vector_ranking import EncodedQuery as EncodedQuery
-from aoq.retrieval.vector_ranking import Ranker, Ranking, VectorRanker, best
+from aoq.retrieval.vector_ranking import EncodedQuery, Ranker, Ranking, VectorRanker, best
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import Modality, Rows
 from aoq.scoring.inner_product import InnerProduct

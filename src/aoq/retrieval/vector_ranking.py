@@ -96,7 +96,7 @@ class VectorRanker:
     def _select(self, allowed: Allowed) -> Selection:
         numbers = allowed.numbers
         keys = numbers if self._keys is None else np.sort(self._keys[numbers])
-        return Selection(keys, allowed.where)
+        return Selection(keys, allowed.where, allowed.columns)
 
     def _numbers(self, keys: Ids, allowed: Allowed | None) -> Ids:
         """Return the numbers of keys; -1 for those that are missing, unknown or not allowed."""

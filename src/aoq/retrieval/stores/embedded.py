@@ -148,12 +148,21 @@ class IvfStore:
 
     @classmethod
     def open(
-        cls, path: Path, *, fetch: Callable[[Ids], Floats], probes: int, longest: float
+        cls,
+        path: Path,
+        *,
+        fetch: Callable[[Ids], Floats],
+        probes: int,
+        longest: float,
+        mapped: bool = True,
     ) -> Self:
-        """Open a store on disk; only the groups that queries visit are read."""
+        """Open a store on disk; one that is mapped reads the groups that queries visit only.
+
+        One that is to be changed is read whole.
+        """
         faiss = _faiss()
         try:
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP if mapped else 0)
         except RuntimeError as error:
             reason = str(error).splitlines()[-1][:200]
             raise UserError(

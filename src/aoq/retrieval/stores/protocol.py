@@ -7,10 +7,11 @@ filters themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from aoq.retrieval.filters import Filter
+from aoq.retrieval.filters import Column, Filter
 from aoq.retrieval.metadata import Metadata
 from aoq.types import Floats, Ids
 
@@ -29,6 +30,8 @@ class Selection:
 
     keys: Ids
     where: Filter | None = None
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    "What the filter is about; says which columns hold numbers."
 
 
 class VectorStore(Protocol):
