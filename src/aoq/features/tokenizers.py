@@ -97,6 +97,11 @@ class PieceTokenizer:
         return self._padding
 
     @property
+    def lowers(self) -> bool:
+        """Whether texts are put into lower case before the tokenizer, which does not do it."""
+        return self._lowers
+
+    @property
     def knows_places(self) -> bool:
         """Whether the tokenizer says which characters a piece stands for."""
         return bool(self._tokenizer.is_fast)

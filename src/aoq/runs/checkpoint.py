@@ -31,6 +31,7 @@ from aoq.data.collate import Collator, read_texts
 from aoq.data.dataset import PairDataset
 from aoq.data.inputs import Inputs
 from aoq.data.vocabulary import Vocabulary
+from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
 from aoq.features.outputs import Output
 from aoq.features.regions import RegionSource
@@ -192,18 +193,21 @@ class TrainedRun:
     logits: Logits | None = None
     "What its cosines mean, of a pretrained dual encoder that was imported."
 
-    def view(self, dataset: PairDataset) -> PairDataset:
-        """Return a data set as the model sees it, if it can read its images."""
+    def view(self, dataset: PairDataset, *, processes: Processes = ALONE) -> PairDataset:
+        """Return a data set as the model sees it, if it can read its images.
+
+        Several processes share the work of a frozen network, if all of them call this.
+        """
         seen = dataset
         shape = dataset.features.shape
         if self.feature_width is not None:
-            seen = self.inputs.view(dataset)
+            seen = self.inputs.view(dataset, processes=processes)
             if len(seen):
                 self.require_width(seen.features.shape[-1], source=dataset.name)
         elif isinstance(self.pictures, OwnPictures) and len(shape) == 3:
             seen = self.pictures.view(dataset)
         elif isinstance(self.pictures, RegionSource) and len(shape) == 3:
-            seen = Inputs(images=self.pictures).view(dataset)
+            seen = Inputs(images=self.pictures).view(dataset, processes=processes)
         elif len(shape) == 3 and len(dataset):
             raise UserError(
                 f"{dataset.name} has region features of the shape {tuple(shape[1:])}, and the "
@@ -212,11 +216,18 @@ class TrainedRun:
             )
         return seen
 
-    def collator(self, dataset: PairDataset, *, device: str | torch.device = "cpu") -> Collator:
+    def collator(
+        self,
+        dataset: PairDataset,
+        *,
+        device: str | torch.device = "cpu",
+        processes: Processes = ALONE,
+    ) -> Collator:
         """Make a reader of a data set for the model, if it can read its images."""
-        return Collator(
-            self.view(dataset), self.tokenizer, device=device, texts_from=self.inputs.texts
-        )
+        seen = self.view(dataset, processes=processes)
+        read = Collator(seen, self.tokenizer, device=device, texts_from=self.inputs.texts)
+        read.read_in_shares(processes)
+        return read
 
     def read_texts(self, texts: Sequence[str]) -> Texts:
         """Read sentences as the captions of a data set are read."""
