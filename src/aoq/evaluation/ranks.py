@@ -14,7 +14,7 @@ an answer whose approximate score is surely above, or below, is counted without 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from aoq.progress import progress_bar
 from aoq.scoring.approximation import (
     FAST_PRODUCTS,
     WORTH_MEASURING,
-    RoundedRows,
+    RoundedBlocks,
     approximable,
     highest_products,
     lowest_products,
@@ -136,6 +136,8 @@ class _Count(Generic[E]):
     floors: npt.NDArray[np.float64]  # (P,), ordered by image
     floors_by_text: npt.NDArray[np.float64]  # (P,)
     fast: FastProduct | None = None
+    _rounded_images: RoundedBlocks = field(default_factory=RoundedBlocks)
+    _rounded_texts: RoundedBlocks = field(default_factory=RoundedBlocks)
 
     def block(self, images: slice, texts: slice) -> _Counted:
         """Count in a block, by a rounded product if that leaves few doubts."""
@@ -160,7 +162,8 @@ class _Count(Generic[E]):
 
         vectors: list[Any] = [self.encoded.images[images], self.encoded.texts[texts]]
         image_vectors, text_vectors = (part.vectors.contiguous() for part in vectors)
-        rows, columns = RoundedRows.of(image_vectors, kind), RoundedRows.of(text_vectors, kind)
+        rows = self._rounded_images.of(image_vectors, images, kind)
+        columns = self._rounded_texts.of(text_vectors, texts, kind)
         counted, starts = self._new(images, texts), self.positives.starts
         inside = counted.of_images, counted.of_texts
         starts = starts[images.start : images.stop + 1] - inside[0].start

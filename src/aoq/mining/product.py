@@ -40,7 +40,6 @@ _SAMPLE = 1024
 _WORTH_IT = 0.95  # of the time of float32, which a rounded product must not exceed
 _LOOKED_AT = 0.3e-9  # seconds a pair takes to look through, in any product
 _HITS = 1.5  # pairs above a floor, by those that stay in a list
-_KEPT = 2**26  # bytes of texts that are kept rounded
 _MOST = 0.5  # share of a block's pairs that are scored singly if a product was asked for
 
 
@@ -154,6 +153,10 @@ class RoundedStripe:
     most: float
     "Share of the pairs that a block may admit."
 
+    @property
+    def kind(self) -> FastProduct:
+        return self.rounded.kind
+
     @classmethod
     def of(cls, images: Encoding, choice: ProductChoice) -> RoundedStripe | None:
         """Round a stripe if a rounded product was chosen."""
@@ -220,24 +223,6 @@ class AdmittingBlock:
             return None
         idx, columns = found[0, :count] + np.int32(rows.start), found[1, :count]
         return Hits(idx, score_pairs(self.stripe.vectors, self.texts, idx, columns), columns)
-
-
-class RoundedTexts:
-    """Rounds blocks of texts, and keeps the first ones for the next stripes."""
-
-    def __init__(self, choice: ProductChoice) -> None:
-        self._kind = choice.fast
-        self._kept: dict[int, RoundedRows] = {}
-
-    def of(self, texts: Encoding, ids: slice) -> RoundedRows:
-        """Round the texts `ids`."""
-        kept = self._kept.get(ids.start)
-        if kept is None:
-            assert self._kind is not None
-            kept = RoundedRows.of(texts.vectors, self._kind)
-            if ids.stop * kept.codes[0].nbytes <= _KEPT:
-                self._kept[ids.start] = kept
-        return kept
 
 
 def struck_within(positives: Positives, images: slice, texts: slice) -> tuple[Ids, Ids]:
