@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from aoq.experiments.demo import SETTINGS
+from aoq.experiments.demo import SETTINGS, folder_of
 from aoq.experiments.results import machine
 from aoq.recipes import load_recipe, recipe_as_dict
 from aoq.runs.events import read_pace
@@ -39,8 +39,9 @@ CHROMIUM_FLAGS = (
 
 def collect(run: Path) -> dict[str, Any]:
     """Every setting's test result and training time, with the recipe."""
-    folders = {title: run / loss.replace("_", "-") for title, loss in SETTINGS.items()}
-    recipe = recipe_as_dict(load_recipe(run / "config.toml"))
+    stored = load_recipe(run / "config.toml")
+    folders = {title: folder_of(run, stored, loss) for title, loss in SETTINGS.items()}
+    recipe = recipe_as_dict(stored)
     recipe.pop("data")
     return {
         "command": f"aoq demo --seed {recipe['seed']}",
