@@ -275,7 +275,7 @@ def _best_above_0(scores: Floats, count: int) -> Ids:
     if len(places) <= count:
         return places
     least = np.partition(scores[places], -count)[-count]
-    return places[scores[places] >= least]
+    return np.asarray(places[scores[places] >= least])
 
 
 def _is_entry(asked: object) -> TypeGuard[SupportsIndex]:
