@@ -48,7 +48,7 @@ def test_index_then_search_from_the_shell(run, world):
     assert answer["ranked_by"] == "merged"
     assert answer["calibrated_on"]["split"] == "dev"
     assert answer["unknown_words"] == ["a"]
-    assert "does not know these words and treats them all alike: a" in found.stderr
+    assert "treats them all alike: a" in found.stderr
     assert [hit["rank"] for hit in answer["hits"]] == [1, 2, 3]
     for hit in answer["hits"]:
         assert hit["picture"] == str(world.photos / hit["id"])
@@ -247,9 +247,7 @@ def test_a_teacher_s_recall_is_reported_and_without_one_a_model_is_slow(world, t
     again = f"aoq index {bfan} --proposals 2 --out {tmp_path / 'quick'}"
     assert f"measured again: {again}" in capsys.readouterr().err
     run_here("index", bfan, "--proposals", 100, "--out", tmp_path / "quick")
-    assert (
-        "100 proposals give 100.0% of the first, 100.0% of the first 5" in capsys.readouterr().err
-    )
+    assert "100.0% of the first, 100.0% of the first 5" in capsys.readouterr().err
 
 
 # Vectors
