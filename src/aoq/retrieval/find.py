@@ -271,11 +271,11 @@ class Question:
 
 def _best_above_0(scores: Floats, count: int) -> Ids:
     """Return the places of the best scores above 0, and of all that equal the last of them."""
-    places = np.flatnonzero(scores > 0)
+    places: Ids = np.flatnonzero(scores > 0)
     if len(places) <= count:
         return places
     least = np.partition(scores[places], -count)[-count]
-    return places[scores[places] >= least]
+    return places[np.flatnonzero(scores[places] >= least)]
 
 
 def _is_entry(asked: object) -> TypeGuard[SupportsIndex]:
