@@ -142,6 +142,7 @@ def search(
         images = like if image is None else (image,)
         opened = _open(target, run, captions, index, round, model, sync=sync)
         answer = opened.find(_query({**asked, "images": images}))
+        opened.encoder.keep_for_queries()
     _warn_unknown(answer.unknown_words)
     if export is not None:
         export_hits(answer, export)
