@@ -19,6 +19,7 @@ from tests.towers import SENTENCES, write_clip, write_siglip
 @pytest.fixture(params=[write_clip, write_siglip])
 def source(request, tmp_path):
     folder = request.param(tmp_path / "tower")
+    load_traced.cache_clear()  # towers of other tests have the same id
     return TextSource.of_tower(str(folder), Output.parse("pooled"), prompt="a photo of {}")
 
 

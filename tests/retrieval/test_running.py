@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import time
 
@@ -92,13 +93,13 @@ def test_the_command_asks_the_server_and_imports_no_torch(served):
     target, matcher = served
     shutil.copytree(matcher.run, target)
     script = (
-        "import sys; from aoq.cli import app;"
-        f"app(['search', {str(target)!r}, 'a red ball', '--top', '2'], exit_on_error=False);"
-        "print('torch' in sys.modules)"
+        "import atexit, sys; from aoq.cli import main;"
+        "atexit.register(lambda: print('torch' in sys.modules));"
+        f"sys.argv = ['aoq', 'search', {str(target)!r}, 'a red ball', '--top', '2']; main()"
     )
-    from subprocess import run
-
-    done = run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.rstrip().endswith("False"), done.stderr
     assert matcher.find(Query(texts=("a red ball",))).hits[0].id in done.stdout
 
