@@ -18,7 +18,7 @@ from reproduction import ROOT, definition_file
 from reproduction.claims import load_paper_table
 from reproduction.peers.tables import peer_tables
 from reproduction.towers import tower_table
-from reproduction.words import word_table
+from reproduction.words import precision_table, word_table
 
 _DOCS = ("results.md", "peers.md", "pretrained.md", "search.md")
 PAGES = (*(ROOT / "docs" / name for name in _DOCS), ROOT / "README.md")
@@ -40,6 +40,7 @@ def made_tables() -> dict[str, str]:
         "summary": summary(),
         "towers": tower_table(),
         "words": word_table(),
+        "precision": precision_table(),
         **peer_tables(),
     }
 

@@ -1,7 +1,7 @@
-"""Photos by words, by the model, and by both, on Flickr8k: the table of docs/search.md.
+"""Photos by words, by the model, and by both, on Flickr8k: the tables of docs/search.md.
 
 Each caption of test is searched among the photos of test. A photo's text are its other captions:
-the one that is asked for is left out. The weight of words is the one that dev chose.
+the one that is asked for is left out. The weight of words and the bars are those that dev chose.
 
     python -m reproduction words RUN --index FOLDER
 """
@@ -9,6 +9,7 @@ the one that is asked for is left out. The weight of words is the one that dev c
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from aoq.experiments.tables import TextTable
 from aoq.progress import progress_bar
 from aoq.retrieval.allowed import Allowed
 from aoq.retrieval.build import Contents, build_index
-from aoq.retrieval.dev_queries import Ranking, photo_rankings, photos_of, recall_of
+from aoq.retrieval.calibration import Calibration
+from aoq.retrieval.dev_queries import JUDGED, Ranking, photo_rankings, photos_of, recall_of
 from aoq.retrieval.fusion import Fusion
 from aoq.retrieval.index import INDEX
 from aoq.retrieval.matcher import Matcher
@@ -28,6 +30,7 @@ from aoq.storage import write_json
 from reproduction import ROOT
 
 WORD_RESULTS = ROOT / "results" / "words.json"
+_PRECISIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
 _LABELS = {
     "model": "the model alone",
     "words": "words of captions alone",
@@ -65,9 +68,48 @@ def search_test(run: Path, index: Path, *, results: Path = WORD_RESULTS) -> None
             "weight": tuning.weight,
             "dev": dict(tuning.recall),
             "test": {name: recall_of(rankings[name]) for name in _LABELS},
+            "precision": {
+                name: [
+                    _precision(rankings[name], matcher.calibrations[name], wanted)
+                    for wanted in _PRECISIONS
+                ]
+                for name in ("model", "words", "merged")
+            },
             "machine": machine(),
         },
     )
+
+
+def _precision(
+    rankings: Sequence[Ranking], calibration: Calibration, wanted: float
+) -> dict[str, Any]:
+    """Count the first hits of test that reach the bar of a precision on dev, and the right ones."""
+    bar = calibration.bar(wanted)
+    if bar is None:
+        return {"wanted": wanted, "bar": None}
+    right = [each.right[:JUDGED][each.scores[:JUDGED] >= bar] for each in rankings]
+    counts = {"hits": sum(map(len, right)), "right": int(sum(each.sum() for each in right))}
+    return {"wanted": wanted, "bar": bar, **counts, "answered": sum(map(any, right))}
+
+
+def precision_table(results: Path = WORD_RESULTS) -> str:
+    """Show the share of hits on test that is right above the bars that dev set."""
+    found: dict[str, Any] = json.loads(results.read_text("utf-8"))
+    rows = []
+    for place, wanted in enumerate(_PRECISIONS):
+        cells = [f"{wanted:.0%}"]
+        for name in ("model", "words", "merged"):
+            each = found["precision"][name][place]
+            if each["bar"] is None or not each["hits"]:
+                cells += ["", ""]
+                continue
+            share = each["answered"] / found["captions"]
+            cells += [f"{each['right'] / each['hits']:.1%}", f"{share:.1%}"]
+        rows.append(tuple(cells))
+    headings = [
+        heading for name in ("model", "words", "merged") for heading in (f"{name}: right", "found")
+    ]
+    return TextTable(("wanted", *headings), rows).markdown()
 
 
 def word_table(results: Path = WORD_RESULTS) -> str:

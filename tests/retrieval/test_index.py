@@ -138,7 +138,7 @@ def test_a_precomp_folder_can_be_searched_in_words_but_pictures_cannot_be_read(t
     with pytest.raises(UserError, match="cannot read pictures, because nothing says"):
         matcher.texts_for(photo)
     (tmp_path / "precomp").rename(tmp_path / "moved")
-    with pytest.raises(UserError, match=r"because its data set .*precomp is not there.*bring it"):
+    with pytest.raises(UserError, match=r"data set .*precomp is not there.*bring it"):
         Matcher.load(tmp_path / "run").texts_for(photo)
 
 
@@ -428,7 +428,7 @@ def test_an_index_of_another_version_is_refused_and_can_be_made_again(run):
     build_index(run)
     edit(version=99)(run / "index" / "index.json")
     record(run / "index" / "index.json")
-    with pytest.raises(UserError, match=r"of version 99, expected .* `aoq index RUN --force`"):
+    with pytest.raises(UserError, match=r"of version 99, .* `aoq index RUN --force`"):
         Matcher.load(run)
     assert_whole(build_index(run, force=True))
     assert len(list((run / "index").glob("train-*"))) == 1

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from aoq.retrieval.encoder import QueryEncoder
     from aoq.retrieval.hits import Answer
     from aoq.retrieval.matcher import Matcher
-    from aoq.retrieval.queries import Query
 
 Words = Literal["auto", "only", "off"]
 _WORDS_SHOWN = 20  # a file of texts can hold thousands of unknown words
@@ -139,9 +138,12 @@ def search(
 
         answer = ask_server(target, asked)
     if answer is None:
-        images = like if image is None else (image,)
-        opened = _open(target, run, captions, index, round, model, sync=sync)
-        answer = opened.find(_query({**asked, "images": images}))
+        from aoq.retrieval.queries import Query
+
+        query = Query(**asked, images=like if image is None else (image,))
+        matcher = _open(target, run, captions, index, round, model, sync=sync)
+        answer = matcher.find(query)
+        matcher.encoder.keep_for_queries()
     _warn_unknown(answer.unknown_words)
     if export is not None:
         export_hits(answer, export)
@@ -157,12 +159,6 @@ def search(
         _print_answer(answer, of_images=image is None)
     else:
         _report_nothing(answer)
-
-
-def _query(fields: dict[str, Any]) -> Query:
-    from aoq.retrieval.queries import Query
-
-    return Query(**fields)
 
 
 def _open(

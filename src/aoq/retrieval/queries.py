@@ -61,6 +61,8 @@ class Query:
         for name in ("texts", "images", "without", "weights"):
             object.__setattr__(self, name, _items(name, getattr(self, name)))
         object.__setattr__(self, "top", _count(self.top))
+        if isinstance(self.where, str):
+            object.__setattr__(self, "where", Filter.parse(self.where))
         if not self.texts and not self.images:
             raise QueryError("the query is empty; give at least one sentence or one photo.")
         self._check_choices()
