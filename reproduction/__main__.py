@@ -20,6 +20,7 @@ from reproduction.page import write_pages
 from reproduction.peers import PEER_RESULTS
 from reproduction.peers.rows import SetupName
 from reproduction.report import PaperReport
+from reproduction.right_answers import measure
 from reproduction.towers import ROWS as TOWER_ROWS
 from reproduction.towers import TOWER_RESULTS, TowerTrainings
 from reproduction.verdicts import claims_table
@@ -274,6 +275,20 @@ def _experiment(
 
 def _paper_report(name: str, found: ExperimentCommand) -> PaperReport:
     return PaperReport(found.read(), load_paper_table(name, found.experiment.definition))
+
+
+@app.command(name="right-answers")
+def right_answers(*, data: Path, out: Path = Path("runs/right-answers")) -> None:
+    """Measure right answers among the hardest negatives, and losses on captions that many share.
+
+    Parameters
+    ----------
+    data
+        Folder of Flickr8k with features of one vector a photo, or a few regions.
+    out
+        Folder of the trainings.
+    """
+    measure(data, out)
 
 
 if __name__ == "__main__":
