@@ -2,8 +2,8 @@
 
 On a page, each table stands between two comments, the first of which names its file. Some tables
 are derived: the summary in the README, from other tables; table 6, from the benchmarks
-`python -m benchmarks table6 table6-as-published`; those of docs/peers.md and docs/pretrained.md,
-from `python -m reproduction peers` and `python -m reproduction towers`.
+`python -m benchmarks table6 table6-as-published`; those of docs/peers.md, docs/pretrained.md and
+docs/training.md, from `python -m reproduction peers`, `towers` and `small-sets`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from aoq.experiments.tables import TextTable
 from reproduction import ROOT, definition_file
 from reproduction.claims import load_paper_table
 from reproduction.peers.tables import peer_tables
+from reproduction.small_sets import small_set_tables
 from reproduction.towers import tower_table
 
-_DOCS = ("results.md", "peers.md", "pretrained.md")
+_DOCS = ("results.md", "peers.md", "pretrained.md", "training.md")
 PAGES = (*(ROOT / "docs" / name for name in _DOCS), ROOT / "README.md")
 _INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -34,7 +35,13 @@ def write_pages() -> None:
 
 def made_tables() -> dict[str, str]:
     """Return the tables that are made of other files, by the names of their own."""
-    return {"table6": table6(), "summary": summary(), "towers": tower_table(), **peer_tables()}
+    return {
+        "table6": table6(),
+        "summary": summary(),
+        "towers": tower_table(),
+        **peer_tables(),
+        **small_set_tables(),
+    }
 
 
 def with_tables(page: str) -> str:
