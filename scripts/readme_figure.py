@@ -1,4 +1,4 @@
-"""The README's picture and figures: docs/images/demo.png and results/demo.json from demo runs.
+"""The README's picture and figures: docs/images/demo.png, results/demo.json.
 
     .venv/bin/python scripts/readme_figure.py runs/demo [runs/demo-seed-1 ...]
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from aoq.experiments.demo import SETTINGS, Setting
+from aoq.experiments.demo import SETTINGS, demo_report
 from aoq.experiments.results import machine
 from aoq.recipes import load_recipe, recipe_as_dict
 
@@ -36,17 +36,17 @@ CHROMIUM_FLAGS = (
 
 
 def collect(run: Path) -> dict[str, Any]:
-    """Every setting's test result and training time, with the recipe."""
-    settings = {
-        title: Setting.read(title, run / loss.replace("_", "-")) for title, loss in SETTINGS.items()
-    }
-    recipe = recipe_as_dict(load_recipe(run / "config.toml"))
-    recipe.pop("data")
+    """Return every setting's test result and training time, with the recipe."""
+    recipe = load_recipe(run / "config.toml")
+    size = Path(recipe.data).name.removeprefix("scenes-")
+    trainings = {row.label: row.trainings[0] for row in demo_report(run, recipe, size=size).rows}
+    settings = recipe_as_dict(recipe)
+    settings.pop("data")
     return {
-        "command": f"aoq demo --seed {recipe['seed']}",
-        "test": {title: setting.result for title, setting in settings.items()},
-        "training_seconds": {title: round(s.seconds) for title, s in settings.items()},
-        "recipe": recipe,
+        "command": f"aoq demo --seed {recipe.seed}",
+        "test": {title: dict(training.figures) for title, training in trainings.items()},
+        "training_seconds": {title: round(t.line["seconds"]) for title, t in trainings.items()},
+        "recipe": settings,
     }
 
 

@@ -128,7 +128,7 @@ def demo_report(out: Path, recipe: Recipe, *, size: str) -> ExperimentReport:
     ]
     seconds = (f"{row.label} {row.trainings[0].line['seconds']:.0f}" for row in rows)
     warm_up = (
-        f", of which the first {two.warmup_epochs} warm up with all negatives of the batch"
+        f", {count_of(two.warmup_epochs, 'epoch')} of them a warm-up with all negatives of the batch"
         if two.warmup_epochs
         else ""
     )
@@ -137,9 +137,9 @@ def demo_report(out: Path, recipe: Recipe, *, size: str) -> ExperimentReport:
         description=(
             f"{recipe.model.name.upper()} (width {recipe.model.joint_width}) on the embedded data "
             f"set, seed {recipe.seed}: round one with the hardest negatives of each batch of "
-            f"{one.batch_size}, mining with its model, then round two from scratch with each loss "
-            f"for {count_of(two.epochs, 'epoch')}{warm_up}, the same in every setting. One seed on "
-            "a small set: on another seed the order can be another."
+            f"{one.batch_size} (online), mining with its model, then round two from scratch with "
+            f"each other loss; every round has {count_of(two.epochs, 'epoch')}{warm_up}. One seed "
+            "on a small set: on another seed the order can be another."
         ),
         rows=rows,
         dataset=dataset,
