@@ -128,7 +128,7 @@ def demo_report(out: Path, recipe: Recipe, *, size: str) -> ExperimentReport:
     ]
     seconds = (f"{row.label} {row.trainings[0].line['seconds']:.0f}" for row in rows)
     warm_up = (
-        f", {count_of(two.warmup_epochs, 'epoch')} of them a warm-up with all negatives of the batch"
+        f", {count_of(two.warmup_epochs, 'epoch')} of them with all negatives of the batch"
         if two.warmup_epochs
         else ""
     )
