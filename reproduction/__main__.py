@@ -9,10 +9,11 @@ from cyclopts import App, Parameter
 
 from aoq.cli.base import Count, Flag, print_table, run_app
 from aoq.cli.data import build
-from aoq.cli.experiment import SEVERAL, Experiment
+from aoq.cli.experiment import SEVERAL, ExperimentCommand
 from aoq.data.splits import MANIFEST
 from aoq.errors import UserError, require_packages
 from aoq.experiments.definition import load_definition
+from aoq.experiments.results import Experiment
 from reproduction import EXPERIMENTS, RESULTS, ROOT, Name, definition_file
 from reproduction.claims import load_paper_table
 from reproduction.page import write_pages
@@ -234,8 +235,8 @@ def page(*, data: Path | None = None, out: Path = Path("runs/flickr8k")) -> None
         Folder of the runs; without runs, scores of pair classes and online shares stay unchanged.
     """
     for name in EXPERIMENTS if data is not None else ():
-        found = _experiment(name, data=data, out=out)
-        _paper_report(name, found).complete().write_files(ROOT / "results" / found.definition.name)
+        report = _paper_report(name, _experiment(name, data=data, out=out)).complete()
+        report.write_files(ROOT / "results" / report.title)
     write_pages()
 
 
@@ -255,20 +256,20 @@ def _experiment(
     seeds: tuple[int, ...] = (),
     rows: tuple[str, ...] = (),
     results: Path = RESULTS,
-) -> Experiment:
-    return Experiment(
+) -> ExperimentCommand:
+    experiment = Experiment(
         definition=load_definition(definition_file(name)),
-        words=f"python -m reproduction {name}",
-        data=data,
         out=out,
-        results=results,
+        data=data,
+        file=results,
         seeds=seeds,
         rows=rows,
     )
+    return ExperimentCommand(experiment, words=f"python -m reproduction {name}")
 
 
-def _paper_report(name: str, found: Experiment) -> PaperReport:
-    return PaperReport(found.read(), load_paper_table(name, found.definition))
+def _paper_report(name: str, found: ExperimentCommand) -> PaperReport:
+    return PaperReport(found.read(), load_paper_table(name, found.experiment.definition))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from aoq.data.splits import open_dataset
 from aoq.evaluation.tables import METRICS
 from aoq.experiments.definition import load_definition
 from aoq.experiments.plan import plan_grid
-from aoq.experiments.results import grid_table, ranks_beside, read_results
+from aoq.experiments.results import Results, ranks_beside
+from aoq.experiments.tables import grid_table
 from aoq.recipes import save_recipe
 from aoq.runs.directory import RunDirectory
 from aoq.runs.judge import stored_result
@@ -91,7 +92,7 @@ def without_times(path):
 
 
 def read_lines(definition, out):
-    return read_results(out / "results.jsonl", load_definition(definition))
+    return Results.read(out / "results.jsonl", load_definition(definition)).lines
 
 
 @pytest.fixture(scope="module")
@@ -396,7 +397,7 @@ def test_data_sets_that_share_a_file_have_their_own_lines_and_ranks(tmp_path, wh
     path.write_text("".join(json.dumps(line) + "\n" for line in own + others))
     experiment = load_definition(definition)
     for lines in (own, others):
-        found = read_results(path, experiment, lines[0]["data"])
+        found = Results.read(path, experiment, lines[0]["data"]).lines
         assert sorted(found.values(), key=str) == sorted(lines, key=str)
     done = aoq(*("experiment", definition, "--data", data, "--out", out, "--results", path))
     assert "10 results finished, 0 to run" in done.stderr
@@ -469,7 +470,7 @@ def test_a_narrow_list_breaks_no_name():
     definition = load_definition("scenes-table1")
     runs = plan_grid(definition, out=Path())
     console = Console(width=40, record=True, file=io.StringIO())
-    console.print(grid_table(definition, runs, {}, narrow=True), crop=False)
+    console.print(grid_table(runs, Results(definition, None, {}), narrow=True), crop=False)
     words = console.export_text().split()
     assert {"AdapOffQuin", "scenes-tiny", "+adap-off-quin"} <= set(words)
     assert not any("…" in word for word in words)

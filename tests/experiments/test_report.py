@@ -24,13 +24,13 @@ from aoq.experiments.negatives import hardest_negatives
 from aoq.experiments.page import Section
 from aoq.experiments.plan import plan_grid
 from aoq.experiments.report import read_experiment
-from aoq.experiments.results import ranks_beside, read_results, results_file
+from aoq.experiments.results import Experiment, Results, ranks_beside
 from aoq.experiments.tables import TextTable
 from aoq.randomness import epoch_order
 from aoq.runs.judge import evaluate_runs
 from aoq.storage import read_json_lines, write_text
 from tests.commands import aoq, assert_refused
-from tests.experiments.cases import RESULT, ROWS
+from tests.experiments.cases import RESULT, ROWS, results_file
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +40,9 @@ def report(made):
 
 def read(made, *, out=None, results=None, **chosen):
     definition, data, runs = made
-    out = out or runs
-    return read_experiment(
-        definition,
-        out=out,
-        results=results or results_file(out),
-        data=chosen.pop("data", data),
-        command="aoq experiment made.toml --data data --out out",
-        **chosen,
-    )
+    chosen = {"data": data, **chosen}
+    experiment = Experiment(definition=definition, out=out or runs, file=results, **chosen)
+    return read_experiment(experiment, command="aoq experiment made.toml --data data --out out")
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +256,7 @@ def test_a_results_file_written_before_lines_had_hashes_is_read(made, tmp_path):
     assert all(line.pop("check") for line in lines)
     earlier = tmp_path / "earlier.jsonl"
     earlier.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert read_results(earlier, definition) == read_results(results_file(out), definition)
+    assert Results.read(earlier, definition) == Results.read(results_file(out), definition)
 
 
 def test_without_runs_there_are_tables_and_curves(made, tmp_path, capsys):

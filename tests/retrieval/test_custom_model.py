@@ -21,7 +21,8 @@ from aoq.features.regions import RegionSource
 from aoq.mining.candidates import CandidateLists
 from aoq.retrieval.build import Contents, build_index
 from aoq.retrieval.index import IndexManifest
-from aoq.retrieval.ranking import FullRanker, VectorRanker
+from aoq.retrieval.ranking import FullRanker
+from aoq.retrieval.vector_ranking import VectorRanker
 from aoq.runs.query_reader import QueryReader
 from aoq.web.app import make_app
 from aoq.web.limits import Limits

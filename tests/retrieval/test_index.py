@@ -495,7 +495,7 @@ def test_photos_that_are_added_leave_those_who_read_what_they_had(run, album):
 
 # Killed
 
-REPLACED = ("aoq.retrieval.build", "remove_folder", 1)
+REPLACED = ("aoq.retrieval.finish", "remove_folder", 1)
 
 
 @pytest.mark.parametrize(

@@ -451,12 +451,13 @@ def test_the_commands_of_the_card_find_photos(
         "HF_TOKEN": WRITE,
     }
     run, photos = tmp_path / "pulled", data.parent / "photos"
+    assert aoq("push", trained["lora"], NAME).returncode == 0
+    done = aoq_process("pull", NAME, "--out", run, env=environment)
+    assert done.returncode == 0, done.stderr
     for command in (
-        ("push", trained["lora"], NAME),
-        ("pull", NAME, "--out", run),
         ("index", run, "--pictures", photos, "--without-data"),
         ("search", run, "a small red ball"),
     ):
-        done = aoq_process(*command, env=environment)
+        done = aoq(*command)
         assert done.returncode == 0, done.stderr
     assert "test-0" in done.stdout + done.stderr or ".png" in done.stdout

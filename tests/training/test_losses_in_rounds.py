@@ -41,6 +41,7 @@ OPTIONS = LEARNED | {
     "likeness": LossConfig(name="online_quin", semantic_margin=0.1, selective=0.1),
     "constant": LossConfig(name="adap_off_quin", weights="constant"),
     "shuffled": LossConfig(name="adap_off_quin", weights="shuffled"),
+    "weighed": LossConfig(name="adap_off_quin", weigh_matches=True),
 }
 MODERN = {"optimizer": "adamw", "weight_decay": 0.05, "ema": 0.9, "warmup_epochs": 1}
 
@@ -48,7 +49,13 @@ MODERN = {"optimizer": "adamw", "weight_decay": 0.05, "ema": 0.9, "warmup_epochs
 def recipe_of(precomp, loss, **changes):
     recipe = small_recipe(precomp)
     settings = replace(recipe.round_two, loss=loss, **changes)
-    recipe = replace(recipe, model=replace(recipe.model, name="vse"), round_two=settings)
+    recipe = replace(
+        recipe,
+        model=replace(recipe.model, name="vse"),
+        mining=replace(recipe.mining, estimate_matches=loss.weigh_matches),
+        sampling=replace(recipe.sampling, avoid_matches=loss.weigh_matches),
+        round_two=settings,
+    )
     if not loss.needs_candidates:
         recipe = replace(recipe, round_one=settings)
     return recipe

@@ -4,8 +4,10 @@ Heavy imports happen inside the commands, so that `aoq --help` answers at once.
 """
 
 from aoq.cli import (
+    cache,
     data,
     demo,
+    doctor,
     evaluate,
     experiment,
     extract,
@@ -25,8 +27,10 @@ from aoq.cli.base import app, main
 
 __all__ = [
     "app",
+    "cache",
     "data",
     "demo",
+    "doctor",
     "evaluate",
     "experiment",
     "extract",

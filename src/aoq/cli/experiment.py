@@ -26,8 +26,8 @@ from aoq.errors import UserError, require_packages
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from aoq.experiments.definition import Definition
     from aoq.experiments.page import ExperimentReport
+    from aoq.experiments.results import Experiment
 
 SEVERAL = Parameter(consume_multiple=True, negative=())
 
@@ -91,15 +91,14 @@ def experiment(
         from aoq.experiments.plan import data_of_runs
 
         data = data_of_runs(out)
-    found = Experiment(
-        definition=definition,
-        words=command("experiment", name),
-        data=data,
-        out=out,
-        results=results,
-        seeds=seeds,
-        rows=rows,
+        if data is None:
+            raise UserError(f"{out} has no runs to continue; start with --data FOLDER.")
+    from aoq.experiments.results import Experiment
+
+    selected = Experiment(
+        definition=definition, out=out, data=data, file=results, seeds=seeds, rows=rows
     )
+    found = ExperimentCommand(selected, words=command("experiment", name))
     if list_:
         found.show()
     elif report is not None:
@@ -109,30 +108,20 @@ def experiment(
         found.run(jobs=jobs, force=force)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """A definition with the folders and the rows that a command selects."""
+@dataclass(frozen=True)
+class ExperimentCommand:
+    """What the command does with an experiment."""
 
-    definition: Definition
+    experiment: Experiment
     words: str
     "The command with its options so far."
-    data: Path | None
-    out: Path
-    results: Path | None
-    seeds: tuple[int, ...]
-    rows: tuple[str, ...]
-
-    @property
-    def results_file(self) -> Path:
-        from aoq.experiments.results import results_file
-
-        return self.results or results_file(self.out)
 
     @property
     def command(self) -> str:
         """Return the command for all rows and seeds."""
-        elsewhere = () if self.results is None else ("--results", f"{self.results}")
-        options = ["--data", f"{self.data or 'FOLDER'}", "--out", f"{self.out}", *elsewhere]
+        found = self.experiment
+        elsewhere = () if found.file is None else ("--results", f"{found.file}")
+        options = ["--data", f"{found.data or 'FOLDER'}", "--out", f"{found.out}", *elsewhere]
         return f"{self.words} {shlex.join(options)}"
 
     def show(self) -> None:
@@ -144,24 +133,12 @@ class Experiment:
         """Run what has no result; exit with code 1 if any run fails."""
         from aoq.experiments.grid import run_grid
 
-        if self.data is None:
-            hint = f" It is meant for: {self.definition.data}" if self.definition.data else ""
-            raise UserError(f"the data set is missing; add --data FOLDER.{hint}")
-        problems = run_grid(
-            self.definition,
-            data=self.data,
-            out=self.out,
-            seeds=self.seeds,
-            rows=self.rows,
-            at_once=jobs,
-            results=self.results_file,
-            force=force,
-        )
+        problems = run_grid(self.experiment, at_once=jobs, force=force)
         self._print_grid()
         for job, problem in problems.items():
             sys.stderr.write(f"error: {job}: {problem}\n")
-        report = shlex.join(["--report", f"{self.out}/report"])
-        next_steps(command("runs", self.out), f"{self.command} {report}")
+        report = shlex.join(["--report", f"{self.experiment.out}/report"])
+        next_steps(command("runs", self.experiment.out), f"{self.command} {report}")
         if problems:
             sys.exit(1)
 
@@ -169,15 +146,7 @@ class Experiment:
         """Read the finished results."""
         from aoq.experiments.report import read_experiment
 
-        return read_experiment(
-            self.definition,
-            out=self.out,
-            results=self.results_file,
-            data=self.data,
-            seeds=self.seeds,
-            rows=self.rows,
-            command=self.command,
-        )
+        return read_experiment(self.experiment, command=self.command)
 
     def write(
         self, report: ExperimentReport, folder: Path, *, tables: Iterable[Table] = ()
@@ -195,21 +164,12 @@ class Experiment:
         say(f"the report: {page}")
 
     def _print_grid(self) -> None:
-        from aoq.experiments.plan import plan_grid
-        from aoq.experiments.results import chosen_rows, grid_table, read_results
+        from aoq.experiments.tables import grid_table
 
-        definition, lines = self.definition, read_results(self.results_file, self.definition)
-        runs = plan_grid(
-            definition,
-            out=self.out,
-            data=self.data,
-            seeds=self.seeds,
-            rows=self.rows,
-            chosen=chosen_rows(definition, lines),
-        )
-        table = grid_table(definition, runs, lines)
+        results = self.experiment.read()
+        runs = self.experiment.plan(results)
+        table = grid_table(runs, results)
         console = console_for(table)
-        narrow = natural_width(table) > console.width
-        if narrow:
-            table = grid_table(definition, runs, lines, narrow=True)
+        if natural_width(table) > console.width:
+            table = grid_table(runs, results, narrow=True)
         console.print(table, crop=False)

@@ -47,6 +47,7 @@ def mine(
     score_share: float | None = None,
     equal_captions: bool | None = None,
     near_captions: float | None = None,
+    estimate_matches: bool | None = None,
     force: Flag = False,
     round: Which = None,  # noqa: A002
     model: ModelFunction = None,
@@ -87,6 +88,8 @@ def mine(
         Against false negatives: drop captions with the same words as one of the image's own.
     near_captions
         Against false negatives: drop captions with this share of words (0.8) in common with one.
+    estimate_matches
+        Store with each candidate the probability that it is right, a false negative.
     force
         Replace `out` if it exists.
     round
@@ -118,6 +121,7 @@ def mine(
         "score_share": score_share,
         "equal_captions": equal_captions,
         "near_captions": near_captions,
+        "estimate_matches": estimate_matches,
     }
     changes: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     config = replace(load_recipe(directory.config).mining, **changes)

@@ -53,6 +53,13 @@ def _notes(report: MiningReport) -> Iterator[Text]:
             f"{i2t.n_excused:,} images and {t2i.n_excused:,} texts keep what the rules would drop: "
             "too few candidates would be left."
         )
+    for name, lists in (("i2t", i2t), ("t2i", t2i)):
+        if lists.matches is not None:
+            shares = (f"{p:.0%} at rank {rank}" for rank, p in lists.matches.by_rank.items())
+            yield Text(
+                f"{name}: {lists.matches.share:.1%} of the candidates are right, by estimate: "
+                f"{', '.join(shares)}."
+            )
     if i2t.recall is not None and t2i.recall is not None:
         yield Text(
             f"{report.precision} finds {i2t.recall:.2%} (i2t) and {t2i.recall:.2%} (t2i) of the "

@@ -67,6 +67,9 @@ class LossConfig:
     "Learn the temperature, and siglip's bias, from these values on; none: for siglip only."
     offline_weight: float = 1.0
     "softmax_offline: as how many negatives of the batch the offline negative of an anchor counts."
+    weigh_matches: bool = False
+    """Weigh the terms of S(i, t_off) and S(i_off, t) by 1 - p, the probability that the offline
+    negative is no match; the lists need mining.estimate_matches."""
 
     def __post_init__(self) -> None:
         settle_types(self)
@@ -92,6 +95,11 @@ class LossConfig:
             f"loss.temperature is {self.temperature}; one that is learned stays within {lowest} to"
             f" {highest}, and has to start there.",
         )
+
+    @property
+    def reads_matches(self) -> bool:
+        """Whether offline terms are weighted by the probability that they are no match."""
+        return self.weigh_matches and self.needs_candidates
 
     @property
     def initial_temperature(self) -> float:

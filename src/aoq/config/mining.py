@@ -47,6 +47,9 @@ class MiningConfig:
     "Drop captions with the same words as one of the image's own, and images with such captions."
     near_captions: float | None = None
     "Drop captions with this share of words (0.8, say) in common with one of the image's own."
+    estimate_matches: bool = False
+    """Estimate for every candidate the probability that it is right, a match that the data set does
+    not name, from scores and captions; sampling.avoid_matches and loss.weigh_matches use it."""
 
     def __post_init__(self) -> None:
         settle_types(self)

@@ -63,6 +63,11 @@ class Recipe:
             f"round_one has {self.round_one.drawn_from_lists}, which come from mined lists; round"
             " one comes before them: set round_two instead.",
         )
+        require(
+            not self.mines or self.mining.estimate_matches or not self.reads_matches,
+            "sampling.avoid_matches and loss.weigh_matches of round two read probabilities that "
+            "mining does not estimate; set mining.estimate_matches too.",
+        )
         for name in ("depth_texts", "depth_images") if self.mines else ():
             drawn, kept = getattr(self.sampling, name), getattr(self.mining, name)
             require(
@@ -106,6 +111,12 @@ class Recipe:
     def mines(self) -> bool:
         """Whether round two draws from lists of round one's own model."""
         return self.needs_lists and not self.candidates
+
+    @property
+    def reads_matches(self) -> bool:
+        """Whether round two reads the probabilities that candidates are matches."""
+        loss = self.round_two.loss
+        return loss.reads_matches or (self.sampling.avoid_matches and loss.needs_candidates)
 
     @property
     def needs_lists(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from aoq.config.checks import require_counts
+from aoq.config.checks import require, require_counts
 from aoq.field_types import settle_types
 
 
@@ -21,6 +21,9 @@ class SamplingConfig:
     "Uniform over the list, or normal around its middle: sigma is a sixth of it, cut to the list."
     ranks: Literal["independent", "coupled"] = "independent"
     "Draw text and image separately, or one rank n for the text and n // 5 for the image."
+    avoid_matches: bool = False
+    """Draw candidates in proportion to 1 - p, the probability that they are no match; the lists
+    need mining.estimate_matches."""
     redraw: bool = True
     "Draw again if the drawn image and text belong together."
     tries: int = 10
@@ -29,3 +32,8 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         settle_types(self)
         require_counts(self, "depth_texts", "depth_images", "tries")
+        require(
+            not self.avoid_matches or self.ranks == "independent",
+            "sampling.avoid_matches draws text and image by their own probabilities, and ranks are "
+            "coupled; set sampling.ranks to independent.",
+        )

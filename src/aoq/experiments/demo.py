@@ -55,11 +55,6 @@ def judge(folder: Path, data: TrainingData) -> None:
         judge_once(folder, data.test, lambda: load_run(folder, device=device).model)
 
 
-def demo_recipe(*, data: Path, size: str, seed: int) -> Recipe:
-    """Load the recipe of a size; `large` has the settings of `small`."""
-    return replace(load_recipe(scenes_recipe(size)), data=str(data), seed=seed).resolved()
-
-
 def run_demo(
     out: Path, *, size: str = "small", seed: int = 0, force: bool = False
 ) -> ExperimentReport:
@@ -69,7 +64,7 @@ def run_demo(
     from aoq.data.build import build_scenes
 
     data_folder = out / f"scenes-{size}"
-    recipe = demo_recipe(data=data_folder, size=size, seed=seed)
+    recipe = replace(load_recipe(scenes_recipe(size)), data=str(data_folder), seed=seed).resolved()
     run = prepare_run(out, recipe, force=force)
     with alone_in(out):
         if not (data_folder / MANIFEST).exists():
@@ -127,18 +122,15 @@ def demo_report(out: Path, recipe: Recipe, *, size: str) -> ExperimentReport:
         for title, loss in SETTINGS.items()
     ]
     seconds = (f"{row.label} {row.trainings[0].line['seconds']:.0f}" for row in rows)
-    warm_up = (
-        f", {count_of(two.warmup_epochs, 'epoch')} of them with all negatives of the batch"
-        if two.warmup_epochs
-        else ""
-    )
+    first = f", {count_of(two.warmup_epochs, 'epoch')} of them with all negatives of the batch"
+    epochs = count_of(two.epochs, "epoch") + (first if two.warmup_epochs else "")
     return ExperimentReport(
         title="Four ways to choose the negatives",
         description=(
             f"{recipe.model.name.upper()} (width {recipe.model.joint_width}) on the embedded data "
             f"set, seed {recipe.seed}: round one with the hardest negatives of each batch of "
             f"{one.batch_size} (online), mining with its model, then round two from scratch with "
-            f"each other loss; every round has {count_of(two.epochs, 'epoch')}{warm_up}. One seed "
+            f"each other loss; every round has {epochs}. One seed "
             "on a small set: on another seed the order can be another."
         ),
         rows=rows,

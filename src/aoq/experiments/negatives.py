@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from aoq.config import Direction, Recipe
@@ -97,20 +96,14 @@ def _compare(
     dataset, (kind, other) = mined.dataset, KINDS[direction]
     anchor, positive = batch[place].tolist()
     online = int(batch[scores.argmax(), 1])
-    listed, _ = mined.lists.of(direction)
+    listed = mined.lists.of(direction)[0][anchor]
+    places = np.flatnonzero(listed == online)
+    where = f"place {places[0] + 1:,}" if len(places) else f"beyond the first {len(listed):,}"
     found = anchor_list(mined.lists, dataset, Anchor(kind, anchor), depth=1)
     return Negatives(
         direction,
         anchor=found.anchor,
         positive=Item.of(dataset, other, positive),
-        online=replace(
-            Item.of(dataset, other, online, score=float(scores.max())),
-            note=_place_in(listed[anchor], online),
-        ),
+        online=replace(Item.of(dataset, other, online, score=float(scores.max())), note=where),
         offline=found.candidates[0],
     )
-
-
-def _place_in(listed: npt.NDArray[np.int32], number: int) -> str:
-    places = np.flatnonzero(listed == number)
-    return f"place {places[0] + 1:,}" if len(places) else f"beyond the first {len(listed):,}"

@@ -18,7 +18,7 @@ from aoq.evaluation.metrics import PAPER_FIGURES
 from aoq.evaluation.protocols import JudgedFold
 from aoq.evaluation.rank_cache import keep_ranks, kept_ranks
 from aoq.evaluation.seeds import Spread, over_seeds
-from aoq.experiments.definition import Choice, Definition, EnsembleRow
+from aoq.experiments.definition import Choice, EnsembleRow
 from aoq.experiments.plan import GridRun
 from aoq.experiments.results import Line, Results, ranks_beside
 from aoq.progress import warn
@@ -119,72 +119,73 @@ def groups_of(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
     return [[row for row in rows if row.group == name] for name in names]
 
 
+@dataclass(frozen=True)
+class RankReader:
+    """Reads ranks from the files beside the results, and writes those of runs that are there."""
+
+    results: Path
+    dataset: PairDataset
+    data: Path | None
+
+    def file(self, lines: Sequence[Line]) -> Path:
+        return ranks_beside(self.results, *lines, split=self.dataset.split)
+
+    def read(self, *lines: Line) -> JudgedFold | None:
+        return kept_ranks(self.file(lines), self.dataset)
+
+    def judge(self, runs: Sequence[Path]) -> JudgedFold:
+        return ranks_of(runs, self.dataset, data=self.data)
+
+
 def read_rows(
-    definition: Definition,
     runs: Sequence[GridRun],
-    lines: Results,
+    results: Results,
     *,
     split: str,
     choices: Mapping[str, Mapping[str, float]],
-    results: Path,
-    dataset: PairDataset | None = None,
-    data: Path | None = None,
+    reader: RankReader | None,
 ) -> list[ResultRow]:
     """Make the rows of an experiment from what is done: trained, chosen and ensembles.
 
-    `lines` of the file `results` are comparable on `split`; `choices` are the means of candidates.
-    Ranks need the `dataset` of that split, in the folder `data`.
+    The results are comparable on `split`; `choices` are the means of candidates.
     """
-    reader = None if dataset is None else _RankReader(results, dataset, data)
-    own = [run for run in runs if run.is_row]
+    definition, lines = results.definition, results.lines
+    own = {run.key: run for run in runs if run.is_row}
     trained = {
-        run.key: _training(run, lines[run.key], split=split, reader=reader)
-        for run in own
-        if run.key in lines
+        key: _training(run, lines[key], split=split, reader=reader)
+        for key, run in own.items()
+        if key in lines
     }
-    seeds: dict[str, list[int]] = {}
-    for run in own:
-        seeds.setdefault(run.label, []).append(run.recipe.seed)
-    groups = {run.label: repr(run.recipe.model) for run in own}  # rows of the same model
-    simple = {run.label: name for run in own if (name := run.recipe.model.name) in BAGS}
-    rows = [
-        ResultRow(
-            label,
-            groups[label],
-            tuple(planned),
-            tuple(trained[label, seed] for seed in planned if (label, seed) in trained),
-            simple=simple.get(label, ""),
-        )
-        for label, planned in seeds.items()
-    ]
+    models = {run.label: run.recipe.model for run in own.values()}
+    rows = []
+    for label, model in models.items():
+        planned = tuple(seed for name, seed in own if name == label)
+        done = tuple(trained[label, seed] for seed in planned if (label, seed) in trained)
+        simple = model.name if model.name in BAGS else ""
+        rows.append(ResultRow(label, repr(model), planned, done, simple=simple))
     for choice in definition.choices:
         rows = _with_choice(rows, choice, choices[choice.label], seeds=definition.seeds)
     for ensemble in definition.ensembles:
         members = [label for label, _ in ensemble.with_seed(0)]
-        if all(label in groups for label in members):  # unless only some rows were asked for
+        if all(label in models for label in members):  # unless only some rows were asked for
             done = tuple(_judge_ensemble(ensemble, trained, reader))
-            group = " & ".join(groups[label] for label in members)
+            group = " & ".join(repr(models[label]) for label in members)
             rows.append(ResultRow(ensemble.label, group, ensemble.seeds, done))
     return rows
 
 
 def _with_choice(
-    rows: Sequence[ResultRow],
-    choice: Choice,
-    means: Mapping[str, float],
-    *,
-    seeds: tuple[int, ...],
+    rows: list[ResultRow], choice: Choice, means: Mapping[str, float], *, seeds: tuple[int, ...]
 ) -> list[ResultRow]:
     """Insert the chosen row before its candidates, unless only some of those are there."""
     candidates = {row.label: row for row in rows if row.label in choice.of}
     if len(candidates) < len(choice.of):
-        return list(rows)
+        return rows
     first, best = candidates[choice.of[0]], candidates.get(next(iter(means), ""))
-    chosen = ResultRow(
-        choice.label,
-        first.group,
-        seeds if best is None else best.seeds,
-        () if best is None else best.trainings,
+    chosen = replace(
+        best or replace(first, seeds=seeds, trainings=()),
+        label=choice.label,
+        group=first.group,
         note=choice.sentence(means),
         simple=first.simple,
     )
@@ -193,31 +194,10 @@ def _with_choice(
     return [*marked[:place], chosen, *marked[place:]]
 
 
-@dataclass(frozen=True)
-class _RankReader:
-    """Reads ranks from the files beside the results, and writes those of runs that are there."""
-
-    results: Path
-    dataset: PairDataset
-    data: Path | None
-
-    def read(self, *lines: Line) -> JudgedFold | None:
-        return kept_ranks(self._file(lines), self.dataset)
-
-    def write(self, ranks: JudgedFold, *lines: Line) -> None:
-        keep_ranks(self._file(lines), ranks)
-
-    def judge(self, runs: Sequence[Path]) -> JudgedFold:
-        return ranks_of(runs, self.dataset, data=self.data)
-
-    def _file(self, lines: Sequence[Line]) -> Path:
-        return ranks_beside(self.results, *lines, split=self.dataset.split)
-
-
 def _judge_ensemble(
     ensemble: EnsembleRow,
     trained: Mapping[tuple[str, int], Training],
-    reader: _RankReader | None,
+    reader: RankReader | None,
 ) -> Iterator[Training]:
     """Judge an ensemble with every seed whose members have ranks: from runs, or ranks on disk."""
     for seed in ensemble.seeds:
@@ -229,13 +209,12 @@ def _judge_ensemble(
         runs = tuple(run for member in members for run in member.runs) if all_there else ()
         lines = [member.line for member in members]
         if all_there:
-            reader.write(reader.judge(runs), *lines)
-        ranks = reader.read(*lines)
-        if ranks is not None:
+            keep_ranks(reader.file(lines), reader.judge(runs))
+        if (ranks := reader.read(*lines)) is not None:
             yield Training(seed, ranks.metrics.figures(), runs, ranks)
 
 
-def _training(run: GridRun, line: Line, *, split: str, reader: _RankReader | None) -> Training:
+def _training(run: GridRun, line: Line, *, split: str, reader: RankReader | None) -> Training:
     """Take unrounded figures from ranks that agree with the line, else the line's."""
     seed, figures, folder = run.recipe.seed, line[split], run.last_round
     if reader is None:
@@ -244,7 +223,7 @@ def _training(run: GridRun, line: Line, *, split: str, reader: _RankReader | Non
     if RunDirectory(folder).model.is_file():
         own = reader.judge([folder])
         if _agree(own, figures):
-            reader.write(own, line)
+            keep_ranks(reader.file([line]), own)
             runs = (folder,)
         else:
             warn(

@@ -66,10 +66,12 @@ class Extraction:
         return [fault.sentence(picture) for picture, fault in self.skipped.items()]
 
 
-def report_left_out(skipped: Mapping[Path, Fault], found: PictureFolder) -> None:
+def report_left_out(
+    skipped: Mapping[Path, Fault], found: PictureFolder, *, may_be_all: bool = False
+) -> None:
     """Warn of what was left out of a folder; raise a `UserError` if nothing can be used."""
     sentences = list(_left_out(skipped, found))
-    if len(skipped) == len(found.pictures):
+    if len(skipped) == len(found.pictures) and not may_be_all:
         raise UserError(
             *sentences, f"{found.path} holds no picture that can be used; name another folder."
         )

@@ -7,16 +7,18 @@ first one; then the rules against false negatives that need a finished list are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from aoq.config import Direction
 from aoq.distributed import Number, Processes
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.filters import EQUAL_CAPTIONS, NEAR_CAPTIONS, SCORE_SHARE, SKIP_FIRST
+from aoq.mining.matches import MatchEstimate
 from aoq.mining.plan import DirectionPlan, Plan
 from aoq.mining.sweep import Sweep
 from aoq.mining.toplists import NO_KEY, Keys, TopLists, ids_of, merged, scores_of
@@ -41,6 +43,8 @@ class MiningResult:
     "By rule, from the lists of images and of texts."
     n_excused: tuple[int, int]
     "Images and texts to which the rules left too few candidates: these keep what they had."
+    estimates: dict[Direction, MatchEstimate] = field(default_factory=dict)
+    "How the probabilities that candidates are matches were estimated, if they were."
 
 
 def finish(

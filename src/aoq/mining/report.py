@@ -94,6 +94,20 @@ class RuleReport:
 
 
 @dataclass(frozen=True)
+class MatchReport:
+    """How many candidates of one direction are right, by estimate."""
+
+    share: float
+    "Mean probability that a candidate is right."
+    by_rank: dict[str, float]
+    "Mean probability at the first, the tenth and the last rank."
+    score_weight: float
+    "By how much the log odds rise with the score."
+    likeness_weight: float
+    "By how much they rise with the likeness of captions."
+
+
+@dataclass(frozen=True)
 class ListsReport:
     """The lists of one direction."""
 
@@ -106,6 +120,8 @@ class ListsReport:
     "Anchors that were ranked once more, for the sample of what was dropped and for recall."
     recall: float | None
     "Share of the lists in full precision that rounded scores find."
+    matches: MatchReport | None = None
+    "None without estimates."
 
 
 @dataclass(frozen=True)
@@ -152,7 +168,9 @@ def _lists_from(fields: dict[str, Any]) -> ListsReport:
         )
         for rule in fields["dropped"]
     )
-    return ListsReport(**{**fields, "kept": ScoreSummary(**fields["kept"]), "dropped": dropped})
+    matches = fields.get("matches") and MatchReport(**fields["matches"])
+    kept = ScoreSummary(**fields["kept"])
+    return ListsReport(**{**fields, "kept": kept, "dropped": dropped, "matches": matches})
 
 
 def mining_report(
@@ -237,6 +255,22 @@ def _report_lists(
         n_excused=result.n_excused[which],
         n_ranked=len(anchors),
         recall=recall,
+        matches=_report_matches(result, direction),
+    )
+
+
+def _report_matches(result: MiningResult, direction: Direction) -> MatchReport | None:
+    """Report on the probabilities of one direction, if they were estimated."""
+    matches = result.lists.matches_of(direction)
+    if matches is None:
+        return None
+    estimate, means = result.estimates[direction], matches.mean(axis=0, dtype=np.float64)
+    ranks = sorted({1, min(10, len(means)), len(means)})
+    return MatchReport(
+        share=float(means.mean()),
+        by_rank={str(rank): float(means[rank - 1]) for rank in ranks},
+        score_weight=estimate.score_weight,
+        likeness_weight=estimate.likeness_weight,
     )
 
 

@@ -22,13 +22,14 @@ from torch import Tensor
 
 from aoq.data.collate import Collator
 from aoq.errors import UserError
-from aoq.manifest import BlockCheck, DamagedFileError, mapped
+from aoq.manifest import BlockCheck, DamagedFileError, mapped, versions_of
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import (
     EncodedDataset,
     Modality,
     PackedEncoding,
+    Rows,
     encode_range,
     evaluation_mode,
     word_places,
@@ -98,6 +99,26 @@ def open_rows(
     """Open the files of the images only, or of the texts; at least one row is expected."""
     parts = [_open_piece(piece.within(folder), count=len(piece)) for piece in _pieces(kind, count)]
     return replace(join_rows(parts), device=device)
+
+
+def copy_rows(rows: Rows[Encoding], selected: Tensor, folder: Path, kind: Modality) -> None:
+    """Write some rows as the files of a data set that consists of them."""
+    for piece in _pieces(kind, len(selected)):
+        encoded = rows[selected[piece.ids]]
+        if encoded.mask is None:
+            tensors = {"vectors": encoded.vectors.cpu()}
+        else:
+            mask = encoded.mask.cpu()
+            tensors = {"vectors": encoded.vectors.cpu()[mask], "lengths": mask.sum(dim=1)}
+        with atomic_file(piece.within(folder)) as temporary:
+            save_file(tensors, temporary)
+
+
+def remove_rows(folder: Path, kind: Modality) -> None:
+    """Remove the files of the images or texts of a folder, which are kept elsewhere."""
+    for path in folder.glob(f"{kind}-*.safetensors"):
+        if versions_of(path):
+            path.unlink()
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,6 +46,10 @@ class Logits:
             return None
         return float(_sigmoid(self.scale * score + self.bias))
 
+    def score_of(self, probability: float) -> float:
+        """Return the score of pairs that have a probability, which `of_pair` gives back."""
+        return float((np.log(probability / (1 - probability)) - (self.bias or 0)) / self.scale)
+
     def among(self, scores: Sequence[float]) -> list[float]:
         """Return the probabilities of some sentences for one photo.
 

@@ -240,7 +240,10 @@ def _make_sampler(
         )
     lists = CandidateLists.load(candidates).require_fit(data.train.dataset, source=candidates)
     positives = data.train.dataset.positives
-    return OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
+    sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
+    if settings.loss.reads_matches:
+        sampler.require_matches("loss.weigh_matches")
+    return sampler
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aoq.cli import app
-from aoq.cli.doctor import show_report
+from aoq.cli.findings import show_report
 from aoq.config import Recipe
 from aoq.data.checks import dataset as check
 from aoq.data.checks.dataset import check_dataset
