@@ -10,7 +10,7 @@ demo: $(STAMP)  ## Train the four settings on the embedded data set and write a 
 	$(BIN)/aoq demo
 
 test: $(STAMP)  ## All tests that take seconds.
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder --maxfail 30
+	$(BIN)/pytest -q -n 2 --dist loadgroup --no-loadscope-reorder --maxfail 30
 
 test-slow: $(STAMP)  ## The tests that take minutes.
 	$(BIN)/pytest -q -n 2 -m slow

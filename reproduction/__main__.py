@@ -24,6 +24,7 @@ from reproduction.small_sets import write_small_sets
 from reproduction.towers import ROWS as TOWER_ROWS
 from reproduction.towers import TOWER_RESULTS, TowerTrainings
 from reproduction.verdicts import claims_table
+from reproduction.words import WORD_RESULTS, search_test
 
 app = App(
     name="python -m reproduction",
@@ -221,6 +222,22 @@ def small_sets(*, data: Path) -> None:
         Folder of the data set.
     """
     write_small_sets(data)
+
+
+@app.command
+def words(run: Path, /, *, index: Path, results: Path = WORD_RESULTS) -> None:
+    """Search photos of test by the model, by words of captions, and by both.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    index
+        Folder of its index of dev and test; made if it is not there.
+    results
+        File to write.
+    """
+    search_test(run, index, results=results)
 
 
 @app.command

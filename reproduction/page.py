@@ -2,8 +2,9 @@
 
 On a page, each table stands between two comments, the first of which names its file. Some tables
 are derived: the summary in the README, from other tables; table 6, from the benchmarks
-`python -m benchmarks table6 table6-as-published`; those of docs/peers.md, docs/pretrained.md and
-docs/training.md, from `python -m reproduction peers`, `towers` and `small-sets`.
+`python -m benchmarks table6 table6-as-published`; those of docs/peers.md, docs/pretrained.md,
+docs/search.md and docs/training.md, from `python -m reproduction` with peers, towers, words and
+small-sets.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from reproduction.claims import load_paper_table
 from reproduction.peers.tables import peer_tables
 from reproduction.small_sets import small_set_tables
 from reproduction.towers import tower_table
+from reproduction.words import precision_table, word_table
 
-_DOCS = ("results.md", "peers.md", "pretrained.md", "training.md")
+_DOCS = ("results.md", "peers.md", "pretrained.md", "search.md", "training.md")
 PAGES = (*(ROOT / "docs" / name for name in _DOCS), ROOT / "README.md")
 _INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -39,6 +41,8 @@ def made_tables() -> dict[str, str]:
         "table6": table6(),
         "summary": summary(),
         "towers": tower_table(),
+        "words": word_table(),
+        "precision": precision_table(),
         **peer_tables(),
         **small_set_tables(),
     }

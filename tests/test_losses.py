@@ -108,6 +108,7 @@ def masks():
     lonely = diagonal.clone()
     lonely[3], lonely[:, 5] = False, False
     return {
+        "mixed": other_positives & lonely,
         "only the diagonal": diagonal,
         "other positives": other_positives,
         "captions of the same image": images[:, None] != images,
@@ -285,10 +286,10 @@ def assert_sums_pair_by_pair(name, option, mask, *, dtype):
         assert_equal_to_the_loop(scores, config, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("mask", masks())
 @pytest.mark.parametrize(("name", "option"), CASES)
-def test_each_loss_is_its_equation_summed_pair_by_pair(name, option, mask):
-    assert_sums_pair_by_pair(name, option, mask, dtype=torch.float64)
+def test_each_loss_is_its_equation_summed_pair_by_pair(name, option):
+    for mask in masks():
+        assert_sums_pair_by_pair(name, option, mask, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -330,11 +331,10 @@ def test_an_option_changes_the_losses_it_belongs_to_and_no_other(name, option):
     assert (not torch.equal(before, after)) == (name in BELONGS_TO[option])
 
 
-@pytest.mark.parametrize("mask", ["other positives", "anchors without negatives"])
 @pytest.mark.parametrize(("name", "option"), [case for case in CASES if passes_gradients(*case)])
-def test_gradients_are_the_slopes_of_the_loss(name, option, mask):
+def test_gradients_are_the_slopes_of_the_loss(name, option):
     """By finite differences, so that weights have to pass gradients on as well."""
-    config, negatives = LossConfig(name=name, **CONSTANTS, **OPTIONS[option]), masks()[mask]
+    config, negatives = LossConfig(name=name, **CONSTANTS, **OPTIONS[option]), masks()["mixed"]
     scores = random_scores()
     off = scores.offline
 
@@ -505,11 +505,10 @@ def test_gradients_of_the_adaptive_loss_are_the_closed_forms_of_the_paper():
         torch.testing.assert_close(scores.grad, expected)
 
 
-@pytest.mark.parametrize("mask", ["other positives", "anchors without negatives"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_swapping_modalities_swaps_the_directions(name, mask):
+def test_swapping_modalities_swaps_the_directions(name):
     """A derived pair is one of an image and a text, whichever comes first: it stays."""
-    negatives, config = masks()[mask], LossConfig(name=name, **CONSTANTS)
+    negatives, config = masks()["mixed"], LossConfig(name=name, **CONSTANTS)
     scores = random_scores(negatives=negatives)
     off = scores.offline
     swapped = BatchScores(
@@ -648,11 +647,10 @@ def test_a_learned_scale_takes_the_place_of_the_temperature_and_gets_its_gradien
     assert torch.autograd.gradcheck(loss, (scale,))
 
 
-@pytest.mark.parametrize("mask", ["other positives", "anchors without negatives"])
 @pytest.mark.parametrize(("name", "option"), [case for case in CASES if "shuffled" not in case[1]])
-def test_the_order_of_the_pairs_in_a_batch_does_not_matter(name, option, mask):
+def test_the_order_of_the_pairs_in_a_batch_does_not_matter(name, option):
     config = LossConfig(name=name, **CONSTANTS, **OPTIONS[option])
-    scores = random_scores(negatives=masks()[mask], derived_mask=torch.arange(SIZE) % 3 > 0)
+    scores = random_scores(negatives=masks()["mixed"], derived_mask=torch.arange(SIZE) % 3 > 0)
     order = torch.randperm(SIZE, generator=torch.Generator().manual_seed(2))
     offline = {name: part[order] for name, part in vars(scores.offline).items()}
     moved = BatchScores(

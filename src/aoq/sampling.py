@@ -77,6 +77,7 @@ class OfflineSampler:
                 f"positives is about {positives.n_images:,} and {positives.n_texts:,}; expected "
                 "the data set that the lists were mined on."
             )
+        self.lists = lists
         self.positives = positives
         self.config = config
         self.seed = seed
@@ -91,6 +92,10 @@ class OfflineSampler:
                 f"{self.images.shape[1]} images instead of {config.depth_texts} and "
                 f"{config.depth_images}: the lists are not deeper."
             )
+
+    def with_lists(self, lists: CandidateLists) -> OfflineSampler:
+        """Return a sampler that draws from other lists, by the same settings and seed."""
+        return OfflineSampler(lists, self.positives, config=self.config, seed=self.seed)
 
     def require_matches(self, setting: str) -> tuple[Floats, Floats]:
         """Return the probabilities that texts and images of the lists are matches."""

@@ -323,7 +323,7 @@ def test_a_build_refuses_truncated_pictures_and_the_others_are_kept(
 
 def test_a_worker_that_dies_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extract, "decode_pictures", _die)
-    with pytest.raises(UserError, match=r"A process that decodes pictures died.*fewer --workers"):
+    with pytest.raises(UserError, match=r"process that decodes .* died.*--workers"):
         extract_pictures([grey(tmp_path / "a.png", 1)], DEFAULT_SOURCE, workers=1)
 
 

@@ -449,7 +449,7 @@ def test_rows_that_are_large_make_blocks_that_are_small(monkeypatch):
 
 def test_a_budget_that_is_too_small_is_refused_with_one_that_is_not():
     matrix, positives = matrix_of("without order", 40, 200), five_texts_an_image(40, 200)
-    with pytest.raises(UserError, match=r"a memory of 10MiB is too small: .* at least 1GiB\."):
+    with pytest.raises(UserError, match=r"10MiB is too small: .* at least 1GiB\."):
         mined(encoded_from(matrix), positives, memory="10MiB")
 
 

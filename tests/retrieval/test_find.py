@@ -309,20 +309,22 @@ def test_what_scores_of_composed_queries_mean_is_not_made_up(matchers):
 
 
 def test_duplicates_are_one_hit_with_their_number(matchers):
-    """A threshold of the model's vectors: with equal vectors, all photos are one."""
-    matcher = matchers["vse"]
+    """None of the hits shown duplicates a better one, and each other photo does."""
+    matcher, same = matchers["vse"], 0.9
     images = matcher.index.rows("images")[:].vectors.double().numpy()
     images /= np.linalg.norm(images, axis=1, keepdims=True)
-    answer = matcher.find(Query(texts=("red ball",), words="off", collapse=True, top=100))
+    answer = matcher.find(
+        Query(texts=("red ball",), words="off", collapse=True, same=same, top=100)
+    )
     shown = numbers(answer)
     assert sorted([*shown, *(n for hit in answer.hits for n in hit.duplicates)]) == list(
         range(len(images))
     )
     for hit in answer.hits:
         assert hit.count == 1 + len(hit.duplicates)
-        assert all(images[hit.number] @ images[other] >= 0.97 - 1e-6 for other in hit.duplicates)
+        assert all(images[hit.number] @ images[other] >= same - 1e-6 for other in hit.duplicates)
     for place, number in enumerate(shown):
-        assert all(images[number] @ images[other] < 0.97 + 1e-6 for other in shown[:place])
+        assert all(images[number] @ images[other] < same + 1e-6 for other in shown[:place])
 
 
 # The query itself
@@ -340,6 +342,7 @@ def test_duplicates_are_one_hit_with_their_number(matchers):
         ({"texts": ("red",), "top": 0}, "ask for 1 or more"),
         ({"texts": ("red",), "min_score": "high"}, "is not a score"),
         ({"texts": ("red",), "min_precision": 1}, "1 is not a precision"),
+        ({"texts": ("red",), "same": 1.5}, "is not a cosine"),
         ({"texts": ("red",), "find": "photos"}, "expected images or texts"),
         ({"texts": ("red",), "words": "some"}, "expected auto or only or off"),
         ({"images": (3,), "words": "only"}, "give sentences and no photo"),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 app = App(
     name="aoq",
     version=__version__,
-    help="Train, mine and judge image-text matching models with offline hard negatives.",
+    help="Search photos with image-text encoders, and train them with harder negatives.",
     help_epilogue="New here: `aoq demo` does it all on an embedded data set in about ten minutes.",
     suppress_keyboard_interrupt=False,
     default_parameter=Parameter(negative_iterable=()),
@@ -253,6 +253,14 @@ def next_steps(*commands: str) -> None:
 
     for step in commands:
         say(f"next: {step}")
+
+
+def group_commands(purposes: Mapping[str, Sequence[str]]) -> None:
+    """Show the commands of `aoq --help` by purpose, in this order."""
+    for place, (purpose, names) in enumerate(purposes.items()):
+        group = Group(purpose, sort_key=place)
+        for name in names:
+            app[name].group = (group,)
 
 
 def main() -> None:

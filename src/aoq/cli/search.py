@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from aoq.retrieval.encoder import QueryEncoder
     from aoq.retrieval.hits import Answer
+    from aoq.retrieval.matcher import Matcher
 
 Words = Literal["auto", "only", "off"]
 _WORDS_SHOWN = 20  # a file of texts can hold thousands of unknown words
@@ -43,7 +44,7 @@ _Share = Annotated[float | None, Parameter(group=_KEEP, validator=Number(gt=0, l
 
 @app.command
 def search(
-    run: Path,
+    target: Path,
     /,
     *texts: str,
     like: Annotated[tuple[Path, ...], Parameter(group=_ASK, show_default=False)] = (),
@@ -58,6 +59,9 @@ def search(
     min_score: Annotated[float | None, Parameter(group=_KEEP)] = None,
     min_precision: _Share = None,
     collapse: Annotated[Flag, Parameter(group=_KEEP)] = False,
+    run: Annotated[Path | None, Parameter(group=_READ)] = None,
+    captions: Annotated[Path | None, Parameter(group=_READ)] = None,
+    sync: Annotated[bool, Parameter(group=_READ, negative="--no-sync", show_default=False)] = True,
     index: Annotated[Path | None, Parameter(group=_READ)] = None,
     round: Annotated[Which, Parameter(group=_READ)] = None,  # noqa: A002
     model: Annotated[ModelFunction, Parameter(group=_READ)] = None,
@@ -68,8 +72,9 @@ def search(
 
     Parameters
     ----------
-    run
-        Folder of a trained model that was indexed with `aoq index`.
+    target
+        A folder of photos, or of a trained model that was indexed with `aoq index`. The index of
+        a folder of photos is made when it is first searched, and kept.
     texts
         Sentences; several are added up.
     like
@@ -92,8 +97,14 @@ def search(
         Share of the hits that should be right, such as 0.8, as measured on dev.
     collapse
         Show photos that are nearly the same as one hit.
+    run
+        Trained model for a folder of photos; default: the one that `aoq import --default` sets.
+    captions
+        Captions file of the photos, which are searched too.
+    sync
+        Bring the index of a folder of photos up to date first.
     index
-        Folder of the index; default: `index` beside the model.
+        Folder of the index; default: `index` beside the model, or the cache for photos.
     round
         Round to use of a run with two: one or two; default: the better one on dev.
     export
@@ -106,42 +117,77 @@ def search(
     if image is None and not texts and not like:
         raise UserError('give a sentence or a picture: "a dog", --like dog.jpg or --image dog.jpg.')
     from aoq.retrieval.hit_files import answer_fields, export_hits, require_export
-    from aoq.retrieval.matcher import Matcher
-    from aoq.retrieval.queries import Query
 
-    query = Query(
-        texts=texts,
-        images=like if image is None else (image,),
-        without=without,
-        weights=weights,
-        find="images" if image is None else "texts",
-        where=where,
-        top=top,
-        min_score=min_score,
-        min_precision=min_precision,
-        words=words,
-        collapse=collapse,
-    )
     if export is not None:
         require_export(export, of_images=image is None)
-    make_model = own_model(model, [trained_round(run, round)])  # prints which round is used
-    matcher = Matcher.load(run, index=index, round=round, make_model=make_model)
-    answer = matcher.find(query)
+    asked: dict[str, Any] = {
+        "texts": texts,
+        "without": without,
+        "weights": weights,
+        "find": "images" if image is None else "texts",
+        "where": where,
+        "top": top,
+        "min_score": min_score,
+        "min_precision": min_precision,
+        "words": words,
+        "collapse": collapse,
+    }
+    answer = None
+    if not (like or image or any((run, captions, index, round, model)) or not sync):
+        from aoq.retrieval.running import ask_server
+
+        answer = ask_server(target, asked)
+    if answer is None:
+        from aoq.retrieval.queries import Query
+
+        query = Query(**asked, images=like if image is None else (image,))
+        answer = _open(target, run, captions, index, round, model, sync=sync).find(query)
     _warn_unknown(answer.unknown_words)
     if export is not None:
         export_hits(answer, export)
     if as_json:
-        asked = {
+        given = {
             "texts": texts,
             "like": [str(each) for each in like],
             "without": without,
             "image": image and str(image),
         }
-        print_json({"query": asked, **answer_fields(answer)})
+        print_json({"query": given, **answer_fields(answer)})
     elif answer.hits:
         _print_answer(answer, of_images=image is None)
     else:
         _report_nothing(answer)
+
+
+def _open(
+    target: Path,
+    run: Path | None,
+    captions: Path | None,
+    index: Path | None,
+    round: Which,  # noqa: A002
+    model: ModelFunction,
+    *,
+    sync: bool,
+) -> Matcher:
+    """Load the model and the index of a run or of a folder of photos."""
+    from aoq.retrieval.matcher import Matcher
+    from aoq.retrieval.target import is_photo_folder, open_target
+
+    make_model = None
+    if not is_photo_folder(target):
+        make_model = own_model(model, [trained_round(target, round)])  # prints which round is used
+    elif model is not None:
+        make_model = own_model(model, [trained_round(run or target, round)])
+    opened = open_target(
+        target,
+        run=run,
+        index=index,
+        round=round,
+        make_model=make_model,
+        captions=captions,
+        sync=sync,
+    )
+    return Matcher.load(opened.run, index=opened.index, round=round, make_model=make_model)
 
 
 @app.command

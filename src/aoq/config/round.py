@@ -33,6 +33,11 @@ class RoundConfig:
     lists, share a batch, so that its own negatives are hard."""
     group_size: int = 8
     "grouped: a pair and the candidates that join it; a batch holds as many groups as fit."
+    remine_every: int | None = None
+    """Epochs after the warm-up between two minings with the weights so far (their average, if it is
+    kept), whose lists take the place of those before; none: the round keeps its lists."""
+    remine_keep: float = 0.0
+    "Share of each list that stays from the lists before; the rest are the hardest of the new ones."
     accumulate: int = 1
     "Parts into which a step is split, each with the negatives of its own pairs: saves memory."
     encode_at_once: int | None = None
@@ -84,7 +89,16 @@ class RoundConfig:
         settle_types(self)
         require_counts(self, "epochs", "decay_after", "accumulate", "checkpoint_every")
         require_counts(self, "validation_texts", "validate_every", "patience", "log_every")
-        require_counts(self, "encode_at_once")
+        require_counts(self, "encode_at_once", "remine_every")
+        require(
+            0 <= self.remine_keep < 1,
+            f"remine_keep is {self.remine_keep}; it has to lie in [0, 1).",
+        )
+        require(
+            self.remine_every is None or self.needs_candidates,
+            f"remine_every mines lists, and nothing of the loss {self.loss.name} is drawn from "
+            "them; leave it out, or set batches to grouped or a loss with offline negatives.",
+        )
         require(
             0 <= self.warmup_epochs < self.epochs,
             f"warmup_epochs is {self.warmup_epochs}; it has to be at least 0 and less"
@@ -144,6 +158,11 @@ class RoundConfig:
     def groups_at(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 0, has grouped batches."""
         return self.batches == "grouped" and not self.warming_up(epoch)
+
+    def remines_at(self, epoch: int) -> bool:
+        """Return whether lists are mined anew before an epoch, counted from 0."""
+        after = epoch - self.warmup_epochs
+        return self.remine_every is not None and after > 0 and after % self.remine_every == 0
 
     def warming_up(self, epoch: int) -> bool:
         """Return whether an epoch, counted from 0, is part of the warm-up."""

@@ -35,14 +35,14 @@ _QUERIES, _SLOW_QUERIES = 1000, 100  # of each kind; the latter of a model that 
 
 
 @dataclass(frozen=True)
-class _Ranking:
+class Ranking:
     """The hits of a query, best first. (K,)"""
 
     scores: Floats
     right: Bools
 
     @classmethod
-    def of(cls, scores: Floats, right: Bools) -> _Ranking:
+    def of(cls, scores: Floats, right: Bools) -> Ranking:
         order = np.argsort(-scores, kind="stable")
         return cls(scores[order], right[order])
 
@@ -77,57 +77,59 @@ def tuned(matcher: Matcher) -> Tuning | None:
     with progress_bar("calibrate", total=len(texts) + len(images), unit="queries") as update:
         of_texts, of_images = [], []
         for text in texts:
-            of_texts.append(_photos_of(matcher, text, allowed_images))
+            of_texts.append(photos_of(matcher, text, allowed_images))
             update(advance=1)
         for image in images:
             of_images.append(_texts_of(matcher, image, allowed_texts))
             update(advance=1)
     weight = None if matcher.captions is None else choose_weight(of_texts)
-    rankings = _photo_rankings(of_texts, weight)
+    rankings = photo_rankings(of_texts, weight)
     calibrations = {
         name: _calibrate(found, len(allowed_images)) for name, found in rankings.items()
     }
     calibrations["texts"] = _calibrate(of_images, len(allowed_texts))
-    recall = {name: _recall(found) for name, found in rankings.items()}
+    recall = {name: recall_of(found) for name, found in rankings.items()}
     return Tuning(SPLIT, len(texts), weight, recall, calibrations)
 
 
-def _photos_of(matcher: Matcher, text: int, allowed: Allowed) -> JudgedCandidates:
+def photos_of(
+    matcher: Matcher, text: int, allowed: Allowed, *, depth: int = DEPTH
+) -> JudgedCandidates:
     """Find photos for a text of the index, by the model and by the words of captions."""
-    found = Question(matcher, Query(texts=(text,)), allowed=allowed).gather(DEPTH)
+    found = Question(matcher, Query(texts=(text,)), allowed=allowed).gather(depth)
     right = np.isin(found.ids, matcher.text(text).images)
     assert found.model is not None
     words = np.zeros_like(found.model) if found.words is None else found.words
     return JudgedCandidates(found.model, words, right)
 
 
-def _texts_of(matcher: Matcher, image: int, allowed: Allowed) -> _Ranking:
+def _texts_of(matcher: Matcher, image: int, allowed: Allowed) -> Ranking:
     """Find texts for an image of the index."""
     query = Query(images=(image,), find="texts")
     found = Question(matcher, query, allowed=allowed).gather(JUDGED)
-    return _Ranking.of(found.scores, np.isin(found.ids, matcher.image(image).texts))
+    return Ranking.of(found.scores, np.isin(found.ids, matcher.image(image).texts))
 
 
-def _photo_rankings(
+def photo_rankings(
     found: Sequence[JudgedCandidates], weight: float | None
-) -> dict[str, list[_Ranking]]:
+) -> dict[str, list[Ranking]]:
     """Rank the photos of each query by the model, and if there are captions by words and merged."""
-    rankings = {"model": [_Ranking.of(each.model, each.right) for each in found]}
+    rankings = {"model": [Ranking.of(each.model, each.right) for each in found]}
     if weight is None:
         return rankings
     fusion = Fusion(weight)
     having = [each.words > 0 for each in found]
     rankings["words"] = [
-        _Ranking.of(each.words[some], each.right[some])
+        Ranking.of(each.words[some], each.right[some])
         for each, some in zip(found, having, strict=True)
     ]
     rankings["merged"] = [
-        _Ranking.of(fusion.merge(each.model, each.words), each.right) for each in found
+        Ranking.of(fusion.merge(each.model, each.words), each.right) for each in found
     ]
     return rankings
 
 
-def _calibrate(rankings: Sequence[_Ranking], gallery: int) -> Calibration:
+def _calibrate(rankings: Sequence[Ranking], gallery: int) -> Calibration:
     scores = np.concatenate([each.scores[:JUDGED] for each in rankings])
     right = np.concatenate([each.right[:JUDGED] for each in rankings])
     return Calibration.fit(
@@ -135,7 +137,7 @@ def _calibrate(rankings: Sequence[_Ranking], gallery: int) -> Calibration:
     )
 
 
-def _recall(rankings: Sequence[_Ranking]) -> dict[str, float]:
+def recall_of(rankings: Sequence[Ranking]) -> dict[str, float]:
     """Return the share of queries with a right photo among the first 1, 5 and 10."""
     return {
         f"r{depth}": round(float(np.mean([each.right[:depth].any() for each in rankings])), 4)

@@ -10,15 +10,16 @@ from collections.abc import Sequence
 
 from aoq.types import Floats
 
-SAME = 0.97  # cosine
+SAME = 0.93
 
 
 def collapse(
-    vectors: Floats, contents: Sequence[str | None], *, top: int, same: float = SAME
+    vectors: Floats, contents: Sequence[str | None], *, top: int, same: float
 ) -> list[list[int]]:
     """Group ranked photos by the first that each duplicates; return the first `top` groups.
 
-    `vectors` (K, D) have unit length and are best first, like `contents`, the hashes of the files.
+    `vectors` (K, D) have unit length and are best first, like `contents`, the hashes of the files;
+    `same` is the cosine from which two are near-duplicates.
     A group lists positions, first the photo to show. Photos are compared with that one only, so a
     chain of small changes does not end in a group of photos that have nothing in common.
     """

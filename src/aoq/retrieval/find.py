@@ -106,8 +106,7 @@ class Question:
         by_words = self._words()
         if by_words is None:
             return self._by_model(depth, also=None)
-        best = np.argsort(-by_words, kind="stable")[:depth]
-        best = best[by_words[best] > 0]
+        best = _best_above_0(by_words, depth)
         if not self.terms:
             return Candidates(best, by_words[best], None, by_words[best])
         found = self._by_model(depth, also=best)
@@ -212,7 +211,8 @@ class Question:
             return [[place] for place in range(min(self.query.top, len(found)))]
         rows = self.matcher.candidates("images").rows[torch.from_numpy(found.ids)]
         contents = [self.index.images[number].content for number in found.ids.tolist()]
-        return collapse(unit_vectors(rows).cpu().numpy(), contents, top=self.query.top)
+        vectors = unit_vectors(rows).cpu().numpy()
+        return collapse(vectors, contents, top=self.query.top, same=self.query.same)
 
     def _hit(self, found: Candidates, group: list[int]) -> Hit:
         place, *others = group
@@ -267,6 +267,15 @@ class Question:
             return self.calibration.probability(value)
         is_model = self.ranked_by == "model" and self.query.asks_across
         return self.matcher.encoder.probability(value) if is_model else None
+
+
+def _best_above_0(scores: Floats, count: int) -> Ids:
+    """Return the places of the best scores above 0, and of all that equal the last of them."""
+    places = np.flatnonzero(scores > 0)
+    if len(places) <= count:
+        return places
+    least = np.partition(scores[places], -count)[-count]
+    return places[scores[places] >= least]
 
 
 def _is_entry(asked: object) -> TypeGuard[SupportsIndex]:

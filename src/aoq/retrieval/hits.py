@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from aoq.features.regions import Boxes
 from aoq.retrieval.calibration import Calibration
+
+if TYPE_CHECKING:
+    from aoq.features.regions import Boxes
 
 RankedBy = Literal["model", "words", "merged"]
 Weights = npt.NDArray[np.float32]

@@ -138,7 +138,8 @@ class Matcher:
 
     def find(self, query: Query) -> Answer:
         """Answer a query: sentences, photos like others, words that are not wanted, and filters."""
-        return Question(self, query).answer()
+        with self.index.unchanged():
+            return Question(self, query).answer()
 
     def images_for(self, text: Text, *, top: int = 10) -> Answer:
         """Find the closest images of a sentence, or of a text of the index by its number."""

@@ -15,6 +15,7 @@ from typing import Any, Literal, SupportsIndex, get_args
 
 from aoq.errors import QueryError
 from aoq.parsing import shown
+from aoq.retrieval.duplicates import SAME
 from aoq.retrieval.encoder import ReadPicture
 from aoq.retrieval.filters import Filter
 from aoq.scoring.encoded import Modality
@@ -53,11 +54,15 @@ class Query:
     "Whether captions are searched for the words of the texts: if there are any, only, or never."
     collapse: bool = False
     "Show near-duplicates as one hit."
+    same: float = SAME
+    "Cosine from which two photos are near-duplicates."
 
     def __post_init__(self) -> None:
         for name in ("texts", "images", "without", "weights"):
             object.__setattr__(self, name, _items(name, getattr(self, name)))
         object.__setattr__(self, "top", _count(self.top))
+        if isinstance(self.where, str):
+            object.__setattr__(self, "where", Filter.parse(self.where))
         if not self.texts and not self.images:
             raise QueryError("the query is empty; give at least one sentence or one photo.")
         self._check_choices()
@@ -96,6 +101,8 @@ class Query:
     def _check_bars(self) -> None:
         if self.min_score is not None and not _is_number(self.min_score):
             raise QueryError(f"{shown(self.min_score)} is not a score; expected a number.")
+        if not _is_number(self.same) or not 0 < self.same <= 1:
+            raise QueryError(f"{shown(self.same)} is not a cosine; expected one between 0 and 1.")
         share = self.min_precision
         if share is not None and not (_is_number(share) and 0 < share < 1):
             raise QueryError(

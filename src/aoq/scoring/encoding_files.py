@@ -257,19 +257,19 @@ def _open_piece(path: Path, *, count: int) -> StoredRows:
     try:
         checked = CheckedFile(path)
         with safe_open(path, framework="pt") as file:
-            names, vectors = file.keys(), file.get_slice("vectors")[:]
+            names, stored = file.keys(), file.get_slice("vectors")
+            shape, dtype = tuple(stored.get_shape()), stored[:1].dtype
             lengths = file.get_tensor("lengths").clone() if "lengths" in names else None
     except FileNotFoundError:
         raise UserError(f"{path} is missing; run again: existing files are kept.") from None
     except (SafetensorError, OSError, ValueError, KeyError, DamagedFileError) as error:
         raise _unusable(path, str(error)) from None
-    found = len(vectors) if lengths is None else len(lengths)
+    found = shape[0] if lengths is None else len(lengths)
     if found != count:
         raise _unusable(path, f"it holds {found} rows; expected {count}")
-    if lengths is not None and int(lengths.sum()) != len(vectors):
-        raise _unusable(path, f"it holds {len(vectors)} words; expected {int(lengths.sum())}")
-    ends, shape = torch.tensor([len(vectors)]), tuple(vectors.shape[1:])
-    return StoredRows((path,), ends, shape, vectors.dtype, (checked,), lengths)
+    if lengths is not None and int(lengths.sum()) != shape[0]:
+        raise _unusable(path, f"it holds {shape[0]} words; expected {int(lengths.sum())}")
+    return StoredRows((path,), torch.tensor([shape[0]]), shape[1:], dtype, (checked,), lengths)
 
 
 def _layout(rows: StoredRows) -> str:

@@ -169,6 +169,7 @@ def train_round(
             label=label or f"round {which} ({settings.loss.name})",
             which=which,
             feature_width=data.feature_width,
+            mining=recipe.mining,
             make_optimizer=make_optimizer,
             callbacks=callbacks,
             processes=processes,

@@ -56,11 +56,11 @@ class Service:
         self.uploads.decoders.close()
 
     def describe(self) -> list[RunAnswer]:
-        """Describe all runs; labels that several runs share get the run's name as a prefix."""
+        """Describe all runs; the name of a run is added to a label that several share."""
         runs = [run.describe() for run in self.runs]
         times = Counter(run.label for run in runs)
         return [
-            run.model_copy(update={"label": f"{run.name}: {run.label}"})
+            run.model_copy(update={"label": f"{run.label} ({run.name})"})
             if times[run.label] > 1
             else run
             for run in runs
