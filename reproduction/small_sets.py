@@ -17,6 +17,7 @@ from statistics import mean
 from aoq.experiments.csv_files import rows_csv, trainings_csv
 from aoq.experiments.definition import load_definition
 from aoq.experiments.report import read_experiment
+from aoq.experiments.results import Experiment
 from aoq.experiments.tables import TextTable
 from aoq.storage import write_text
 from reproduction import ROOT
@@ -29,13 +30,10 @@ Cells = Mapping[str, str]
 def write_small_sets(data: Path) -> None:
     """Write the figures of all rows, with intervals over the queries of a data set."""
     for name in SMALL_SETS:
-        report = read_experiment(
-            load_definition(name),
-            out=Path(),
-            results=SMALL_SET_RESULTS,
-            data=data,
-            command=f"aoq experiment {name}",
+        experiment = Experiment(
+            load_definition(name), out=Path(), data=data, file=SMALL_SET_RESULTS
         )
+        report = read_experiment(experiment, command=f"aoq experiment {name}")
         write_text(_file(name, "rows"), rows_csv(report.rows))
         write_text(_file(name, "trainings"), trainings_csv(report.rows))
 

@@ -1,4 +1,4 @@
-"""The README's picture and figures: docs/images/demo.png, results/demo.json.
+"""The README's picture and figures: docs/images/demo.png and results/demo.json from demo runs.
 
     .venv/bin/python scripts/readme_figure.py runs/demo [runs/demo-seed-1 ...]
 
@@ -17,9 +17,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from aoq.experiments.demo import SETTINGS, demo_report
+from aoq.experiments.demo import SETTINGS, folder_of
 from aoq.experiments.results import machine
 from aoq.recipes import load_recipe, recipe_as_dict
+from aoq.runs.events import read_pace
+from aoq.runs.judge import stored_result
 
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM_FLAGS = (
@@ -36,17 +38,16 @@ CHROMIUM_FLAGS = (
 
 
 def collect(run: Path) -> dict[str, Any]:
-    """Return every setting's test result and training time, with the recipe."""
-    recipe = load_recipe(run / "config.toml")
-    size = Path(recipe.data).name.removeprefix("scenes-")
-    trainings = {row.label: row.trainings[0] for row in demo_report(run, recipe, size=size).rows}
-    settings = recipe_as_dict(recipe)
-    settings.pop("data")
+    """Every setting's test result and training time, with the recipe."""
+    stored = load_recipe(run / "config.toml")
+    folders = {title: folder_of(run, stored, loss) for title, loss in SETTINGS.items()}
+    recipe = recipe_as_dict(stored)
+    recipe.pop("data")
     return {
-        "command": f"aoq demo --seed {recipe.seed}",
-        "test": {title: dict(training.figures) for title, training in trainings.items()},
-        "training_seconds": {title: round(t.line["seconds"]) for title, t in trainings.items()},
-        "recipe": settings,
+        "command": f"aoq demo --seed {recipe['seed']}",
+        "test": {title: stored_result(at, split="test") for title, at in folders.items()},
+        "training_seconds": {title: round(read_pace(at).seconds) for title, at in folders.items()},
+        "recipe": recipe,
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from aoq.experiments.definition import load_definition
 from aoq.experiments.plan import plan_grid
-from aoq.experiments.results import ranks_beside, read_results
+from aoq.experiments.results import Results, ranks_beside
 from aoq.storage import read_json_lines
 from reproduction.small_sets import SMALL_SET_RESULTS, SMALL_SETS, small_set_table
 
@@ -28,7 +28,8 @@ def test_kept_results_are_of_rows_as_they_are_of_one_data_set_and_one_machine():
 
 @pytest.mark.parametrize("name", SMALL_SETS)
 def test_a_table_has_every_kept_result(name):
-    lines, table = read_results(SMALL_SET_RESULTS, load_definition(name)), small_set_table(name)
+    lines = Results.read(SMALL_SET_RESULTS, load_definition(name)).lines
+    table = small_set_table(name)
     shown = {line.split(" | ")[0].strip("| "): line for line in table.splitlines()[2:]}
     assert set(shown) == {label for label, _ in lines}
     for label, seed in lines:

@@ -112,14 +112,10 @@ def demo_report(out: Path, recipe: Recipe, *, size: str) -> ExperimentReport:
     """Make the report of a finished demo."""
     data, one, two = Path(recipe.data), recipe.round_one, recipe.round_two
     dataset = open_dataset(data, "test")
+    folders = {title: folder_of(out, recipe, loss) for title, loss in SETTINGS.items()}
     rows = [
-        ResultRow(
-            title,
-            "demo",
-            (recipe.seed,),
-            (_training(folder_of(out, recipe, loss), recipe, dataset),),
-        )
-        for title, loss in SETTINGS.items()
+        ResultRow(title, "demo", (recipe.seed,), (_training(folder, recipe, dataset),))
+        for title, folder in folders.items()
     ]
     seconds = (f"{row.label} {row.trainings[0].line['seconds']:.0f}" for row in rows)
     first = f", {count_of(two.warmup_epochs, 'epoch')} of them with all negatives of the batch"
