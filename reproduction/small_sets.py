@@ -31,7 +31,7 @@ def write_small_sets(data: Path) -> None:
     """Write the figures of all rows, with intervals over the queries of a data set."""
     for name in SMALL_SETS:
         experiment = Experiment(
-            load_definition(name), out=Path(), data=data, file=SMALL_SET_RESULTS
+            definition=load_definition(name), out=Path(), data=data, file=SMALL_SET_RESULTS
         )
         report = read_experiment(experiment, command=f"aoq experiment {name}")
         write_text(_file(name, "rows"), rows_csv(report.rows))
