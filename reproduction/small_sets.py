@@ -1,4 +1,4 @@
-"""Models for small sets on Flickr8k: the tables of docs/training.md and docs/recipes.md.
+"""Models for small sets on Flickr8k: the tables of docs/training.md.
 
 Three of the experiments that ship with aoq: the models side by side, what each setting of their
 recipes adds, and three ways to harder negatives. They share one file of results.
