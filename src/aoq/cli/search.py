@@ -141,7 +141,9 @@ def search(
         from aoq.retrieval.queries import Query
 
         query = Query(**asked, images=like if image is None else (image,))
-        answer = _open(target, run, captions, index, round, model, sync=sync).find(query)
+        matcher = _open(target, run, captions, index, round, model, sync=sync)
+        answer = matcher.find(query)
+        matcher.encoder.keep_for_queries()
     _warn_unknown(answer.unknown_words)
     if export is not None:
         export_hits(answer, export)

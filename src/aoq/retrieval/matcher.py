@@ -82,7 +82,11 @@ class Matcher:
         opened = Index.open(existing_index(run, index, round=round))
         require_function(opened, run, make_model)
         encoder = QueryEncoder.load(
-            run, source=opened.manifest.source, round=round, make_model=make_model
+            run,
+            source=opened.manifest.source,
+            round=round,
+            make_model=make_model,
+            for_queries=True,
         )
         require_same_round(opened, encoder)
         opened.require_model(encoder.model_hash, run=encoder.run)

@@ -36,6 +36,7 @@ from aoq.errors import UserError
 from aoq.features.outputs import Output
 from aoq.features.regions import RegionSource
 from aoq.features.tokenizers import Tokenizer
+from aoq.features.traced_texts import traced
 from aoq.manifest import check_file, read_checked
 from aoq.models import build_model
 from aoq.recipes import load_recipe
@@ -74,6 +75,8 @@ class TrainerState:
     "Steps of the whole round before the last validation within an epoch."
     threads: int = 0
     "Number of torch's threads for the steps of the round; 0 before the first."
+    fell_back: bool = False
+    "Whether the round went back to the end of its warm-up and goes on with Eq. 1."
 
 
 MakeModel = Callable[[], TrainableModel]
@@ -248,10 +251,12 @@ def load_run(
     device: str | torch.device = "cpu",
     round: RoundName | None = None,  # noqa: A002
     make_model: MakeModel | None = None,
+    for_queries: bool = False,
 ) -> TrainedRun:
     """Load the best model of a run, in evaluation mode; `round` names one of two rounds instead.
 
     `make_model` builds a model of your own, as in training; the library's models do not need it.
+    `for_queries` loads a text tower in the form that starts fastest, if it is kept.
     """
     path = best_round(path, round).path
     run = RunDirectory(path).require_trained()
@@ -263,6 +268,8 @@ def load_run(
             "that makes it with --model MODULE:FUNCTION, in Python with make_model=...."
         )
     config, inputs = _settle_towers(run, recipe.model)
+    if for_queries and inputs.texts is not None:
+        inputs = replace(inputs, texts=traced(inputs.texts))
     kept, text_width = _kept_tokenizer(run, inputs, is_own=is_own)
     before = run.model.stat()
     feature_width = _read_feature_width(run, is_own=is_own)
@@ -284,7 +291,7 @@ def load_run(
     after = run.model.stat()
     if (after.st_ino, after.st_mtime_ns) != (before.st_ino, before.st_mtime_ns):
         # The round is under way, and has better weights.
-        return load_run(path, device=device, make_model=make_model)
+        return load_run(path, device=device, make_model=make_model, for_queries=for_queries)
     return TrainedRun(
         recipe,
         model.to(device).eval(),
