@@ -43,8 +43,8 @@ def test_a_server_answers_as_the_matcher(served):
     target, matcher = served
     for query in (
         {"texts": ["a red ball"], "top": 7},
-        {"texts": ["a red ball", "cup"], "without": ["dog"], "where": "split = test", "top": 3},
-        {"texts": ["red"], "words": "off", "min_precision": 0.2},
+        {"texts": ["a red ball", "two cup"], "without": ["two"], "where": "split = test", "top": 3},
+        {"texts": ["red"], "words": "off", "min_precision": 0.2, "top": 10},
     ):
         expected = matcher.find(Query(**{**query, "texts": tuple(query["texts"])}))
         found = ask_server(target, query)
