@@ -22,7 +22,7 @@ from aoq.progress import progress_bar
 from aoq.retrieval.allowed import Allowed
 from aoq.retrieval.build import Contents, build_index
 from aoq.retrieval.calibration import Calibration
-from aoq.retrieval.dev_queries import JUDGED, Ranking, photo_rankings, photos_of, recall_of
+from aoq.retrieval.dev_queries import JUDGED, JudgedHits, photo_rankings, photos_of, recall_of
 from aoq.retrieval.fusion import Fusion
 from aoq.retrieval.index import INDEX
 from aoq.retrieval.matcher import Matcher
@@ -57,7 +57,7 @@ def search_test(run: Path, index: Path, *, results: Path = WORD_RESULTS) -> None
             update(advance=1)
     rankings = photo_rankings(found, tuning.weight)
     rankings["ranks"] = [
-        Ranking.of(Fusion().merge(each.model, each.words), each.right) for each in found
+        JudgedHits.of(Fusion().merge(each.model, each.words), each.right) for each in found
     ]
     write_json(
         results,
@@ -81,7 +81,7 @@ def search_test(run: Path, index: Path, *, results: Path = WORD_RESULTS) -> None
 
 
 def _precision(
-    rankings: Sequence[Ranking], calibration: Calibration, wanted: float
+    rankings: Sequence[JudgedHits], calibration: Calibration, wanted: float
 ) -> dict[str, Any]:
     """Count the first hits of test that reach the bar of a precision on dev, and the right ones."""
     bar = calibration.bar(wanted)

@@ -37,6 +37,8 @@ def test_index_then_search_from_the_shell(run, world):
     made = aoq_process("index", run, "--splits", "dev", "test")
     assert made.returncode == 0, made.stderr
     assert "indexed 10 images and" in made.stderr
+    assert "of dev: " in made.stderr
+    assert "% by words of captions, " in made.stderr
     assert f"next: aoq search {run}" in made.stderr
     found = aoq_process("search", run, "a red ball", "--top", 3, "--json")
     assert found.returncode == 0, found.stderr

@@ -15,6 +15,7 @@ from aoq.retrieval.composition import standardised, unit_vectors
 from aoq.retrieval.fusion import Fusion
 from aoq.retrieval.matcher import Matcher
 from aoq.retrieval.queries import Query
+from aoq.scoring.logits import Logits
 from aoq.types import Encoding
 from tests.retrieval.conftest import PROPOSED
 from tests.retrieval.test_matcher import score_matrix
@@ -105,6 +106,17 @@ def test_photos_like_a_photo_of_the_index_leave_that_one_out(matchers, name):
     assert numbers(by_file)[0] == 3
     assert numbers(by_file)[1:] == numbers(answer)
     assert len(matcher.find(Query(images=(3,), top=4)).hits) == 4
+
+
+@pytest.mark.parametrize("name", ["vse", "bfan"])
+def test_texts_like_a_text_are_found_by_their_vectors(matchers, name):
+    matcher = matchers[name]
+    texts = unit_vectors(matcher.index.rows("texts")[:]).double().numpy()
+    expected = texts @ texts[7]
+    answer = everything(matcher, texts=(7,), find="texts")
+    best = [expected[hit.number] for hit in answer.hits]
+    np.testing.assert_allclose(best, np.sort(expected)[::-1][: len(best)], atol=1e-5)
+    assert {hit.correct for hit in answer.hits} == {None}
 
 
 def test_what_cancels_out_is_refused(matchers):
@@ -292,6 +304,23 @@ def test_a_precision_that_dev_does_not_reach_is_refused_with_the_one_it_does(mat
     assert all(
         hit.probability is None for hit in unknown.find(replace(query, min_precision=None)).hits
     )
+
+
+def test_a_siglip_without_dev_has_its_own_probability(matchers, monkeypatch):
+    known = matchers["vse"]
+    manifest = replace(known.index.manifest, tuning=None)
+    matcher = known.with_index(replace(known.index, manifest=manifest))
+    logits = Logits(scale=10.0, bias=-1.0)
+    monkeypatch.setattr(known.encoder, "trained", replace(known.encoder.trained, logits=logits))
+    asked = Query(texts=("red ball",), words="off", top=100)
+    everything = matcher.find(asked).hits
+    middle = everything[5]
+    assert middle.probability == pytest.approx(1 / (1 + np.exp(1 - 10 * middle.score)))
+    answer = matcher.find(replace(asked, min_precision=middle.probability - 1e-6))
+    assert answer.hits == everything[:6]
+    assert answer.calibration is None
+    with pytest.raises(QueryError, match="holds no captions of a dev split"):
+        matcher.find(Query(texts=("red ball",), min_precision=0.5))  # merged by ranks
 
 
 def test_what_scores_of_composed_queries_mean_is_not_made_up(matchers):

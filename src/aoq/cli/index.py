@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aoq.retrieval.index import Index
     from aoq.retrieval.part_writer import AddedPhotos
     from aoq.retrieval.sync import Synced
+    from aoq.retrieval.tuning import Tuning
     from aoq.runs.checkpoint import MakeModel
 
 Several = Parameter(consume_multiple=True, negative=(), show_default=False)
@@ -244,6 +245,7 @@ def _report_made(made: Index) -> None:
         )
     images, texts = count_of(len(made.images), "image"), count_of(len(made.texts), "text")
     say(f"indexed {images} and {texts}: {made.folder}")
+    _report_tuning(made.manifest.tuning)
     if record is not None:
         for direction, found in record.recall.items():
             what = "images of a text" if direction == "t2i" else "texts of an image"
@@ -260,6 +262,20 @@ def _report_made(made: Index) -> None:
             "every search scores all images or texts, which is exact but slow; with --teacher, a "
             "run of vsrn or vse proposes some, and only those are scored."
         )
+
+
+def _report_tuning(tuning: Tuning | None) -> None:
+    """Say how well photos are found on dev, and how much captions help."""
+    from aoq.progress import count_of, say
+
+    if tuning is None:
+        return
+    names = {"model": "by the model", "words": "by words of captions", "merged": "by both"}
+    shares = [
+        f"{tuning.recall[key]['r1']:.1%} {names[key]}" for key in names if key in tuning.recall
+    ]
+    asked = f"{count_of(tuning.queries, 'caption')} of {tuning.split}"
+    say(f"first photo right, for {asked}: {', '.join(shares)}")
 
 
 def _report_added(

@@ -21,7 +21,7 @@ from aoq.cli.base import (
     own_model,
     trained_rounds,
 )
-from aoq.config import Precision
+from aoq.config import Precision, Product
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def mine(
     depth_images: Count | None = None,
     memory: str | None = None,
     precision: Precision | None = None,
+    product: Product | None = None,
     skip_first: int | None = None,
     score_share: float | None = None,
     equal_captions: bool | None = None,
@@ -80,6 +81,9 @@ def mine(
         Budget for lists, blocks of scores and their inputs, such as 4GiB.
     precision
         Round encodings to float16 or bfloat16 before they are scored.
+    product
+        How the same lists are found: by float32 products of all pairs, or by products in bfloat16
+        or int8 and float32 scores of the pairs that may enter a list; auto: whichever is fastest.
     skip_first
         Against false negatives: leave out the first N candidates of every list.
     score_share
@@ -117,6 +121,7 @@ def mine(
         "depth_images": depth_images,
         "memory": memory,
         "precision": precision,
+        "product": product,
         "skip_first": skip_first,
         "score_share": score_share,
         "equal_captions": equal_captions,

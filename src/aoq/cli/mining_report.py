@@ -48,6 +48,7 @@ def _notes(report: MiningReport) -> Iterator[Text]:
     ranked = f"the lists of {i2t.n_ranked} images and {t2i.n_ranked} texts"
     if i2t.dropped and i2t.n_ranked:
         yield Text(f"What was dropped is sampled from {ranked}.", style="dim")
+    yield Text(f"{report.product.sentence[0].upper()}{report.product.sentence[1:]}.", style="dim")
     if i2t.n_excused or t2i.n_excused:
         yield Text(
             f"{i2t.n_excused:,} images and {t2i.n_excused:,} texts keep what the rules would drop: "

@@ -5,7 +5,7 @@ A run stores the resolved tree, so that it can be repeated from its own folder.
 """
 
 from aoq.config.loss import LEARNED_TEMPERATURES, LossConfig, LossName, Weights
-from aoq.config.mining import MiningConfig, Precision, parse_memory
+from aoq.config.mining import FastProduct, MiningConfig, Precision, Product, parse_memory
 from aoq.config.model import (
     BAGS,
     LATER_SETTINGS,
@@ -35,6 +35,7 @@ __all__ = [
     "Aggregate",
     "Behaviour",
     "Direction",
+    "FastProduct",
     "Focal",
     "HeadKind",
     "Learning",
@@ -46,6 +47,7 @@ __all__ = [
     "OptimizerName",
     "Pooling",
     "Precision",
+    "Product",
     "RawNorm",
     "Recipe",
     "RoundConfig",

@@ -11,6 +11,8 @@ from aoq.errors import UserError
 from aoq.field_types import settle_types
 
 Precision = Literal["float32", "float16", "bfloat16"]
+FastProduct = Literal["bfloat16", "int8"]
+Product = Literal["auto", "float32", "bfloat16", "int8"]
 
 
 def parse_memory(text: str) -> int:
@@ -39,6 +41,8 @@ class MiningConfig:
     "Budget for lists, blocks of scores and their inputs, such as 4GiB; none: the free memory."
     precision: Precision = "float32"
     "Precision of the encodings in scoring: float32 is exact; the report states what others miss."
+    product: Product = "auto"
+    "How float32 lists are found: all scores in float32, or those that a rounded product admits."
     skip_first: int = 0
     "Leave out the first N candidates of every list: the most likely false negatives."
     score_share: float | None = None

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, ClassVar
 
 from aoq.errors import UserError
@@ -35,11 +36,13 @@ _WANTED = 'expected {"word2idx": ..., "idx2word": ..., "idx": ...} as SCAN write
 # Sentence ends as nltk.word_tokenize's downloaded model finds them, except for abbreviations.
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
+_LOADING = Lock()
+
 
 @cache
 def _tokenizer() -> NLTKWordTokenizer:
     """Load NLTK's tokenizer alone: all of NLTK, with SciPy's statistics, takes a second."""
-    with _bare_packages("nltk", "nltk.tokenize"):
+    with _LOADING, _bare_packages("nltk", "nltk.tokenize"):
         from nltk.tokenize.destructive import NLTKWordTokenizer
 
     return NLTKWordTokenizer()

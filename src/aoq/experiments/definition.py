@@ -154,9 +154,6 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def labels(self) -> list[str]:
         return [row.label for row in self.table_rows]
 
-    def seeds_of(self, row: Row) -> Seeds:
-        return row.seeds or self.seeds
-
     def teacher_of(self, row: Row) -> Row | None:
         """Return the row that mines for another; a recipe that is not a row becomes one.
 
@@ -298,7 +295,7 @@ def _never_trained(
     definition: Definition, where: str, trainings: Iterable[tuple[str, int]]
 ) -> Iterator[str]:
     for label, seed in trainings:
-        trained = definition.seeds_of(definition.row(label))
+        trained = definition.row(label).seeds or definition.seeds
         if seed not in trained:
             yield (
                 f"{where}: {label!r} is never trained with seed {seed}; its seeds are "

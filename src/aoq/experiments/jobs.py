@@ -81,9 +81,8 @@ def run_jobs(
     `when_done` is called in this process with what a job returned.
     """
     cores = torch.get_num_threads()
-    if at_once is None:
-        at_once = 1 if torch.cuda.is_available() else cores
-    at_once = max(1, min(at_once, len(jobs)))
+    usual = 1 if torch.cuda.is_available() else cores
+    at_once = max(1, min(at_once or usual, len(jobs)))
     queue = _Queue(list(jobs), when_done)
     if at_once == 1:
         while (job := queue.next()) is not None:

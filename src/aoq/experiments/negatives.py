@@ -22,8 +22,6 @@ from aoq.runs.directory import RunDirectory
 from aoq.scoring.encoded import evaluation_mode
 from aoq.types import Floats, Ids
 
-_ANCHORS = 3
-
 
 @dataclass(frozen=True, eq=False)
 class MinedLists:
@@ -59,7 +57,7 @@ class Negatives:
     offline: Item
 
 
-def hardest_negatives(mined: MinedLists, *, count: int = _ANCHORS) -> list[Negatives]:
+def hardest_negatives(mined: MinedLists, *, count: int = 3) -> list[Negatives]:
     """Compare anchors' hardest negatives in a batch with the first of their lists, both ways.
 
     The teacher scores both. Anchors are spread over the first batch of an epoch with seed 0; a

@@ -166,8 +166,6 @@ class ExperimentReport:
             headings=[heading.split()[-1] for heading in HEADINGS],
             compared=COMPARED.values(),
             notes=notes_of(rows, self.reference),
-            done=sum(len(row.trainings) for row in rows),
-            wanted=sum(len(row.seeds) for row in rows),
             sections=self._all_sections,
             examples=examples,
             negatives=[] if self.mined is None else hardest_negatives(self.mined),

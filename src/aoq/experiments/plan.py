@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,8 @@ def _plan_run(
     if recipe.rounds == "both" and recipe.round_two.start_from == "round_one":
         online = (each for each in definition.rows if definition.recipe_of(each).rounds == "one")
         sources = chain(() if teacher is None else (teacher,), map(plan, online))
-        initial = next((run for run in sources if _same_round_one(recipe, run.recipe)), None)
+        of_one = attrgetter("data", "seed", "min_word_count", "model", "round_one")
+        initial = next((run for run in sources if of_one(run.recipe) == of_one(recipe)), None)
     return GridRun(
         experiment=definition.name,
         label=row.label,
@@ -159,8 +161,3 @@ def _plan_run(
         teacher=teacher,
         initial=initial,
     )
-
-
-def _same_round_one(one: Recipe, other: Recipe) -> bool:
-    names = ("data", "seed", "min_word_count", "model", "round_one")
-    return all(getattr(one, name) == getattr(other, name) for name in names)

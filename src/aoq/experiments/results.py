@@ -54,7 +54,7 @@ class Experiment:
         """Read the results, of data with this hash if it is given."""
         return Results.read(self.results_file, self.definition, contents)
 
-    def plan(self, results: Results | None = None) -> list[GridRun]:
+    def plan(self, results: Results) -> list[GridRun]:
         """Plan the runs; rows that the `results` choose are run with all seeds."""
         return plan_grid(
             self.definition,
@@ -62,7 +62,7 @@ class Experiment:
             data=self.data,
             seeds=self.seeds,
             rows=self.rows,
-            chosen=() if results is None else results.chosen,
+            chosen=results.chosen,
         )
 
 

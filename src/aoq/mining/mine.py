@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from aoq.config import MiningConfig
+from aoq.config import MiningConfig, Product
 from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Provenance
@@ -19,6 +19,7 @@ from aoq.mining.filters import pair_scores, require_captions
 from aoq.mining.finish import MiningResult, finish
 from aoq.mining.matches import estimate_matches
 from aoq.mining.plan import Plan
+from aoq.mining.product import ProductChoice, choose_product
 from aoq.mining.rerank import propose
 from aoq.mining.sweep import FullSweep, Sweep
 from aoq.mining.sweep_file import SweepFile, sweep_key
@@ -102,12 +103,14 @@ def mine_in_processes(
             block_size = block_size_for(config.memory, encoded, beside=plan.nbytes(share))
         lists = plan.new_lists(share)
         sweep = FullSweep(plan.i2t.matrix, share, *lists, block_size=block_size)
+    key = sweep_key(sweep, config, provenance, processes)
+    if isinstance(sweep, FullSweep):
+        sweep = replace(sweep, choice=_choice(plan, share, config.product, saved, key=key))
     with tensor_cores(config.precision):
         if saved is None:
             for _ in sweep.run(pause=lambda: False):
                 pass
         else:
-            key = sweep_key(sweep, config, provenance, processes)
             SweepFile(saved, key, at_least=save_every).run(sweep, loud=processes.is_first)
         rules = tuple(plan.labels.values())
         provenance = replace(provenance, rules=rules, precision=config.precision)
@@ -135,3 +138,22 @@ def _with_matches(
         pair_scores=pair_scores(scorer, encoded, named),
     )
     return replace(result, lists=lists, estimates=estimates)
+
+
+def _choice(
+    plan: Plan[E], images: slice, wanted: Product, saved: Path | None, *, key: str
+) -> ProductChoice:
+    """Choose the product of a sweep; one that continues keeps its choice."""
+    file = None if saved is None else saved.with_suffix(".product.json")
+    choice = None if file is None else ProductChoice.kept(file, key=key)
+    if choice is None:
+        choice = choose_product(
+            wanted,
+            plan.i2t.matrix,
+            images,
+            depth_texts=plan.i2t.depth,
+            depth_images=plan.t2i.depth,
+        )
+        if file is not None:
+            choice.keep(file, key=key)
+    return choice

@@ -33,6 +33,7 @@ from aoq.mining.filters import (
 )
 from aoq.mining.finish import MiningResult
 from aoq.mining.plan import DirectionPlan
+from aoq.mining.product import ProductReport
 from aoq.mining.score_matrix import ScoreMatrix
 from aoq.mining.toplists import ids_of, keys_of, scores_of
 from aoq.scoring.blocks import evenly_spread
@@ -129,6 +130,7 @@ class MiningReport:
     """What mining kept and dropped; stored beside the lists."""
 
     precision: str
+    product: ProductReport
     positives: ScoreSummary
     i2t: ListsReport
     t2i: ListsReport
@@ -144,6 +146,7 @@ class MiningReport:
             fields = json.loads(read_checked(path))
             return cls(
                 precision=fields["precision"],
+                product=ProductReport(**fields["product"]),
                 positives=ScoreSummary(**fields["positives"]),
                 i2t=_lists_from(fields["i2t"]),
                 t2i=_lists_from(fields["t2i"]),
@@ -200,6 +203,7 @@ def mining_report(
     of_positives = pair_scores(scorer, encoded, replace(positives, pairs=pairs))
     return MiningReport(
         precision=config.precision,
+        product=result.product,
         positives=ScoreSummary.of(of_positives, n=len(positives.pairs)),
         **of_lists,
     )

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from aoq.progress import progress_bar
+from aoq.errors import UserError, require_packages
+from aoq.progress import progress_bar, warn
 from aoq.retrieval.allowed import Allowed
 from aoq.retrieval.calibration import Calibration
 from aoq.retrieval.find import DEPTH, Question
@@ -35,14 +36,14 @@ _QUERIES, _SLOW_QUERIES = 1000, 100  # of each kind; the latter of a model that 
 
 
 @dataclass(frozen=True)
-class Ranking:
+class JudgedHits:
     """The hits of a query, best first. (K,)"""
 
     scores: Floats
     right: Bools
 
     @classmethod
-    def of(cls, scores: Floats, right: Bools) -> Ranking:
+    def of(cls, scores: Floats, right: Bools) -> JudgedHits:
         order = np.argsort(-scores, kind="stable")
         return cls(scores[order], right[order])
 
@@ -53,7 +54,15 @@ def completed(matcher: Matcher) -> Index:
     To be called when all parts are written, and again when texts change or images are renumbered.
     """
     index = matcher.index
-    manifest = replace(index.manifest, captions=write_captions(index), tuning=None)
+    manifest = replace(index.manifest, captions=None, tuning=None)
+    if not index.texts:
+        return replace(index, manifest=manifest)
+    try:
+        require_packages("bm25s", "faiss", extra="search")
+    except UserError as error:
+        warn(f"captions are not indexed, and scores are not calibrated: {error}")
+        return replace(index, manifest=manifest)
+    manifest = replace(manifest, captions=write_captions(index))
     fresh = matcher.with_index(replace(index, manifest=manifest))
     return replace(index, manifest=replace(manifest, tuning=tuned(fresh)))
 
@@ -103,33 +112,33 @@ def photos_of(
     return JudgedCandidates(found.model, words, right)
 
 
-def _texts_of(matcher: Matcher, image: int, allowed: Allowed) -> Ranking:
+def _texts_of(matcher: Matcher, image: int, allowed: Allowed) -> JudgedHits:
     """Find texts for an image of the index."""
     query = Query(images=(image,), find="texts")
     found = Question(matcher, query, allowed=allowed).gather(JUDGED)
-    return Ranking.of(found.scores, np.isin(found.ids, matcher.image(image).texts))
+    return JudgedHits.of(found.scores, np.isin(found.ids, matcher.image(image).texts))
 
 
 def photo_rankings(
     found: Sequence[JudgedCandidates], weight: float | None
-) -> dict[str, list[Ranking]]:
+) -> dict[str, list[JudgedHits]]:
     """Rank the photos of each query by the model, and if there are captions by words and merged."""
-    rankings = {"model": [Ranking.of(each.model, each.right) for each in found]}
+    rankings = {"model": [JudgedHits.of(each.model, each.right) for each in found]}
     if weight is None:
         return rankings
     fusion = Fusion(weight)
     having = [each.words > 0 for each in found]
     rankings["words"] = [
-        Ranking.of(each.words[some], each.right[some])
+        JudgedHits.of(each.words[some], each.right[some])
         for each, some in zip(found, having, strict=True)
     ]
     rankings["merged"] = [
-        Ranking.of(fusion.merge(each.model, each.words), each.right) for each in found
+        JudgedHits.of(fusion.merge(each.model, each.words), each.right) for each in found
     ]
     return rankings
 
 
-def _calibrate(rankings: Sequence[Ranking], gallery: int) -> Calibration:
+def _calibrate(rankings: Sequence[JudgedHits], gallery: int) -> Calibration:
     scores = np.concatenate([each.scores[:JUDGED] for each in rankings])
     right = np.concatenate([each.right[:JUDGED] for each in rankings])
     return Calibration.fit(
@@ -137,7 +146,7 @@ def _calibrate(rankings: Sequence[Ranking], gallery: int) -> Calibration:
     )
 
 
-def recall_of(rankings: Sequence[Ranking]) -> dict[str, float]:
+def recall_of(rankings: Sequence[JudgedHits]) -> dict[str, float]:
     """Return the share of queries with a right photo among the first 1, 5 and 10."""
     return {
         f"r{depth}": round(float(np.mean([each.right[:depth].any() for each in rankings])), 4)

@@ -329,7 +329,10 @@ class _Parser:
             place = found.end()
 
     def parse(self) -> Filter:
-        found = self._alternatives()
+        try:
+            found = self._alternatives()
+        except RecursionError:
+            raise QueryError("the filter has too many parts inside each other.") from None
         if self._next < len(self._tokens):
             raise self._unexpected("and, or, or the end")
         return found

@@ -32,7 +32,7 @@ DEPTH = 200
 
 
 @dataclass(frozen=True)
-class Candidates:
+class Found:
     """Entries that may be an answer, with their scores; best first once they are ranked. (K,)"""
 
     ids: Ids
@@ -44,11 +44,11 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, places: Ids) -> Candidates:
+    def __getitem__(self, places: Ids) -> Found:
         model, words = (None if each is None else each[places] for each in (self.model, self.words))
-        return Candidates(self.ids[places], self.scores[places], model, words)
+        return Found(self.ids[places], self.scores[places], model, words)
 
-    def ranked(self) -> Candidates:
+    def ranked(self) -> Found:
         """Sort the best first; equal scores by the lower number."""
         return self[np.lexsort((self.ids, -self.scores))]
 
@@ -101,21 +101,21 @@ class Question:
             bar=bar,
         )
 
-    def gather(self, depth: int) -> Candidates:
+    def gather(self, depth: int) -> Found:
         """Collect the `depth` best candidates of the model, and of words, with both scores."""
         by_words = self._words()
         if by_words is None:
             return self._by_model(depth, also=None)
         best = _best_above_0(by_words, depth)
         if not self.terms:
-            return Candidates(best, by_words[best], None, by_words[best])
+            return Found(best, by_words[best], None, by_words[best])
         found = self._by_model(depth, also=best)
         assert found.model is not None
         words = by_words[found.ids]
         merged = self.matcher.fusion.merge(found.model, words)
-        return Candidates(found.ids, merged, found.model, words)
+        return Found(found.ids, merged, found.model, words)
 
-    def _by_model(self, depth: int, *, also: Ids | None) -> Candidates:
+    def _by_model(self, depth: int, *, also: Ids | None) -> Found:
         kind = self.query.find
         found = score(
             self.terms,
@@ -125,7 +125,7 @@ class Question:
             allowed=self.allowed,
             also=also,
         )
-        return Candidates(found.ids, found.scores, found.scores, None)
+        return Found(found.ids, found.scores, found.scores, None)
 
     def _words(self) -> Floats | None:
         """Score all images by the words of their captions; None if these are not searched. (N,)"""
@@ -205,7 +205,7 @@ class Question:
         numbers = [self.matcher.image(each).number for each in self.query.images if _is_entry(each)]
         return np.array(numbers, np.int64)
 
-    def _groups(self, found: Candidates) -> list[list[int]]:
+    def _groups(self, found: Found) -> list[list[int]]:
         """List places of the hits to show, each followed by those of its duplicates."""
         if not self.query.collapse:
             return [[place] for place in range(min(self.query.top, len(found)))]
@@ -214,7 +214,7 @@ class Question:
         vectors = unit_vectors(rows).cpu().numpy()
         return collapse(vectors, contents, top=self.query.top, same=self.query.same)
 
-    def _hit(self, found: Candidates, group: list[int]) -> Hit:
+    def _hit(self, found: Found, group: list[int]) -> Hit:
         place, *others = group
         number, value = int(found.ids[place]), float(found.scores[place])
         entry: ImageEntry | TextEntry
@@ -271,11 +271,11 @@ class Question:
 
 def _best_above_0(scores: Floats, count: int) -> Ids:
     """Return the places of the best scores above 0, and of all that equal the last of them."""
-    places = np.flatnonzero(scores > 0)
+    places: Ids = np.flatnonzero(scores > 0)
     if len(places) <= count:
         return places
     least = np.partition(scores[places], -count)[-count]
-    return places[scores[places] >= least]
+    return places[np.flatnonzero(scores[places] >= least)]
 
 
 def _is_entry(asked: object) -> TypeGuard[SupportsIndex]:

@@ -30,6 +30,7 @@ STATIC = Path(__file__).parent / "static"
 def make_app(
     matchers: Sequence[Matcher],
     *,
+    names: Sequence[str] | None = None,
     limits: Limits | None = None,
     hosts: Collection[str] = LOOPBACK_NAMES,
     gate: Gate | None = None,
@@ -37,9 +38,10 @@ def make_app(
 ) -> FastAPI:
     """Make the application that serves some runs, at numeric addresses and the names `hosts`.
 
-    `gate` says who may use the API; the files of the page tell nothing and are for everybody.
+    `names` are those of the runs in addresses; by default, those of their folders. `gate` says who
+    may use the API; the files of the page tell nothing and are for everybody.
     """
-    service = Service.of(matchers, limits or Limits())
+    service = Service.of(matchers, limits or Limits(), names=names)
     gate = gate or Gate()
     metrics = Metrics(service)
 

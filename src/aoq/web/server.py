@@ -109,6 +109,13 @@ def address_for_visitors(listener: socket.socket) -> str:
     return f"http://{socket.gethostname()}:{port}" if host in ANY else address_of(listener)
 
 
+def own_address(listener: socket.socket) -> str:
+    """Return an address that this machine can open, by number, whatever names are allowed."""
+    host, port = listener.getsockname()[:2]
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host)
+    return address_of(listener) if loopback is None else f"http://{loopback}:{port}"
+
+
 def is_loopback(listener: socket.socket) -> bool:
     """Return whether only this machine can reach a socket."""
     return ip_address(listener.getsockname()[0]).is_loopback

@@ -27,9 +27,11 @@ class Service:
     uploads: Uploads
 
     @classmethod
-    def of(cls, matchers: Sequence[Matcher], limits: Limits) -> Service:
+    def of(
+        cls, matchers: Sequence[Matcher], limits: Limits, *, names: Sequence[str] | None = None
+    ) -> Service:
         make_thumbnail = caching_maker(limits.kept_picture_bytes)
-        names = address_names([matcher.name for matcher in matchers])
+        names = address_names(names or [matcher.name for matcher in matchers])
         runs = [
             RunApi(
                 name,

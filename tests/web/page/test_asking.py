@@ -172,7 +172,7 @@ def test_no_cell_of_a_table_is_a_formula(visit):
     page = visit.open("photos")
     made = page.evaluate(
         """() => import("/static/selection.js").then(({ csv }) =>
-            csv([{ id: '=cmd()', query: 'a, "b"', score: -0.5, caption: "@x" }]))"""
+            csv([{ id: '=cmd()', query: 'a, "b"', score: -0.5, text: "@x" }]))"""
     )
     cells = next(csv.reader(made.splitlines()[1:]))
     assert cells == ["'=cmd()", 'a, "b"', "-0.5", "", "'@x", "", ""]

@@ -190,4 +190,4 @@ def test_a_run_with_a_teacher_says_how_much_is_found(uneven, proposing):
     share = f"{100 * teacher['recall']['t2i']['r10']:.1f} % of the first ten photos"
     expect(page.locator(".proposing")).to_contain_text(share)
     page = uneven.open("photos", text="a red bird")
-    expect(page.locator(".summary")).to_contain_text("proposed by VSRN + AdapOffQuin")
+    expect(page.locator(".summary")).to_contain_text("proposed by VSRN")

@@ -66,7 +66,7 @@ export function builder(page, asked, place) {
   };
   const form = h(
     "form",
-    { class: "builder", role: "search", onsubmit: submit },
+    { class: "builder", role: "search", novalidate: true, onsubmit: submit },
     h(
       "div",
       { class: "line ask" },

@@ -6,7 +6,7 @@
 import { announce, h, icon } from "./dom.js";
 import { countOf } from "./elements.js";
 
-const COLUMNS = ["id", "query", "score", "probability", "caption", "number", "run"];
+const COLUMNS = ["id", "query", "score", "probability", "text", "number", "run"];
 const RISKY = /^[=+\-@\t\r]/; // what a spreadsheet would compute
 
 let index = null;
@@ -66,7 +66,7 @@ function tell() {
 
 function record(hit, query, run) {
   const { id, score = null, probability = null, text, number } = hit;
-  return { id, query, score, probability, caption: text, number, run: run.name };
+  return { id, query, score, probability, text, number, run: run.name };
 }
 
 /** A table by RFC 4180; no cell of text begins as a formula does. */
