@@ -21,6 +21,7 @@ from reproduction.peers import PEER_RESULTS
 from reproduction.peers.rows import SetupName
 from reproduction.report import PaperReport
 from reproduction.right_answers import measure
+from reproduction.small_sets import write_small_sets
 from reproduction.towers import ROWS as TOWER_ROWS
 from reproduction.towers import TOWER_RESULTS, TowerTrainings
 from reproduction.verdicts import claims_table
@@ -210,6 +211,18 @@ def towers(
     chosen = [row for row in TOWER_ROWS if not rows or row.label in rows]
     _require_known(rows, [row.label for row in TOWER_ROWS])
     TowerTrainings(data, patches, image, text, out, results).train(chosen, seeds)
+
+
+@app.command(name="small-sets")
+def small_sets(*, data: Path) -> None:
+    """Write the figures of models for small sets from results/small-sets.jsonl; then run `page`.
+
+    Parameters
+    ----------
+    data
+        Folder of the data set.
+    """
+    write_small_sets(data)
 
 
 @app.command

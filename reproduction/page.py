@@ -2,8 +2,9 @@
 
 On a page, each table stands between two comments, the first of which names its file. Some tables
 are derived: the summary in the README, from other tables; table 6, from the benchmarks
-`python -m benchmarks table6 table6-as-published`; those of docs/peers.md, docs/pretrained.md and
-docs/search.md, from `python -m reproduction` with peers, towers and words.
+`python -m benchmarks table6 table6-as-published`; those of docs/peers.md, docs/pretrained.md,
+docs/search.md and docs/training.md, from `python -m reproduction` with peers, towers, words and
+small-sets.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from aoq.experiments.tables import TextTable
 from reproduction import ROOT, definition_file
 from reproduction.claims import load_paper_table
 from reproduction.peers.tables import peer_tables
+from reproduction.small_sets import small_set_tables
 from reproduction.towers import tower_table
 from reproduction.words import precision_table, word_table
 
-_DOCS = ("results.md", "peers.md", "pretrained.md", "search.md")
+_DOCS = ("results.md", "peers.md", "pretrained.md", "search.md", "training.md")
 PAGES = (*(ROOT / "docs" / name for name in _DOCS), ROOT / "README.md")
 _INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -42,6 +44,7 @@ def made_tables() -> dict[str, str]:
         "words": word_table(),
         "precision": precision_table(),
         **peer_tables(),
+        **small_set_tables(),
     }
 
 

@@ -21,6 +21,7 @@ from aoq.mining.score_matrix import ScoreMatrix
 from aoq.mining.toplists import Hits
 from aoq.scoring.approximation import (
     FAST_PRODUCTS,
+    WORTH_MEASURING,
     Errors,
     Products,
     RoundedRows,
@@ -35,7 +36,6 @@ from aoq.storage import hash_parts, write_json
 from aoq.types import Encoding, Floats, Ids, Int32s, Positives
 
 E = TypeVar("E")
-_WORTH_MEASURING = 2**26  # pairs of a sweep: fewer take less than a second
 _SAMPLE = 1024
 _WORTH_IT = 0.95  # of the time of float32, which a rounded product must not exceed
 _LOOKED_AT = 0.3e-9  # seconds a pair takes to look through, in any product
@@ -110,7 +110,7 @@ def choose_product(
     """
     encoded = EncodedDataset(matrix.anchors, matrix.candidates, matrix.device)
     n_images, n_texts = images.stop - images.start, len(matrix.candidates)
-    is_small = wanted == "auto" and n_images * n_texts < _WORTH_MEASURING
+    is_small = wanted == "auto" and n_images * n_texts < WORTH_MEASURING
     if wanted == "float32" or is_small or not approximable(matrix.scorer, encoded):
         return FLOAT32
     if wanted != "auto":

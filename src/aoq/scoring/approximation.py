@@ -33,6 +33,7 @@ Numbers = npt.NDArray[Any]
 Errors = npt.NDArray[np.float64]
 Products = npt.NDArray[np.int16] | npt.NDArray[np.int32]
 FAST_PRODUCTS: tuple[FastProduct, ...] = ("bfloat16", "int8")
+WORTH_MEASURING = 2**26  # pairs: fewer take less than a second in float32
 _TILE_BYTES = 2**20  # texts whose pairs are scored together: they stay in the second cache
 _HALF_DIGIT = 2.0**-8  # by which rounding to bfloat16 may change a number, relatively
 _EPSILON = 2.0**-24  # likewise, float32
