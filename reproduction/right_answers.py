@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from aoq.config import LossConfig, MiningConfig, Recipe
+from aoq.config import LossConfig, LossName, MiningConfig, Recipe
 from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
 from aoq.data.splits import open_dataset
@@ -164,7 +164,7 @@ def recipes() -> Mapping[str, Recipe]:
     base = load_recipe("bow-small")
     one = replace(base.round_one, epochs=8)
 
-    def with_loss(name: str, **changes: Any) -> Recipe:
+    def with_loss(name: LossName, **changes: Any) -> Recipe:
         loss = replace(LossConfig(), name=name)
         return replace(base, round_one=replace(one, loss=loss, **changes))
 
@@ -190,3 +190,28 @@ def best_on_dev(run: Path) -> float:
     lines = read_json_lines(RunDirectory(run).events)
     kept = [line for line in lines if line["event"] == "validation" and line["best"]]
     return float(kept[-1]["rsum"])
+
+
+def matches_table(found: Mapping[str, Any]) -> str:
+    """Write what `measure_matches` found as a table of docs/mining.md."""
+    lines = [
+        "| p | candidates | mean p | share that held-out captions imply |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for row in found["rows"]:
+        low, high = row["p"]
+        lines.append(
+            f"| {low:g} to {high:g} | {row['candidates']:,} | {row['mean_p']:.2f} | "
+            f"{row['implied']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def losses_table(found: Mapping[str, Any]) -> str:
+    """Write what `compare_losses` found as a table of docs/training.md."""
+    lines = ["| loss | dev rsum | test rsum |", "| --- | ---: | ---: |"]
+    lines += [
+        f"| {label} | {row['dev']:.1f} | {row['test']:.1f} |"
+        for label, row in found["rows"].items()
+    ]
+    return "\n".join(lines)
