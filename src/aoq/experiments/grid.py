@@ -12,14 +12,14 @@ from typing import Any
 from aoq.data.checks.dataset import check_dataset
 from aoq.data.dataset import PairDataset
 from aoq.data.splits import open_dataset
-from aoq.evaluation.rank_cache import keep_ranks
+from aoq.evaluation.rank_archive import RankArchive
 from aoq.experiments.definition import Definition
 from aoq.experiments.jobs import Job, run_jobs
 from aoq.experiments.plan import GridRun, plan_grid
 from aoq.experiments.results import (
     chosen_rows,
     is_stale,
-    ranks_beside,
+    ranks_key,
     read_results,
     result_line,
     results_file,
@@ -173,7 +173,7 @@ def train_run(
 ) -> dict[str, Any]:
     """Train what is left of a run, and mine with it if others need its lists.
 
-    Returns the line for the results; its ranks are written beside them.
+    Returns the line for the results; its ranks on dev and test are kept beside them.
     """
     trained_before = not restart and run.is_trained
     if restart:
@@ -190,9 +190,10 @@ def train_run(
         threads=None if trained_before else _threads_of(run),
     )
     if results is not None:
-        judged_on = (data.test or data.dev).dataset
-        ranks = ranks_of([run.last_round], judged_on, data=None)
-        keep_ranks(ranks_beside(results, line, split=judged_on.split), ranks)
+        for judged_on in filter(None, (data.dev, data.test)):
+            split = judged_on.dataset.split
+            ranks = ranks_of([run.last_round], judged_on.dataset, data=None)
+            RankArchive.beside(results).keep(*ranks_key(line, split=split), ranks)
     return line
 
 

@@ -1,7 +1,7 @@
 """The rows of a table: the figures of each with every seed, and the ranks behind them.
 
-Figures and curves are in the results file, so a table needs nothing else. Intervals need the data
-set and the ranks, which are files beside the results; examples need the runs themselves.
+Figures and curves are in the results file, so a table needs nothing else. Intervals need the ranks,
+which are in an archive beside the results; examples need the data set and the runs themselves.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from aoq.data.dataset import PairDataset
 from aoq.evaluation.bootstrap import Difference, Resampled
 from aoq.evaluation.metrics import PAPER_FIGURES
 from aoq.evaluation.protocols import JudgedFold
-from aoq.evaluation.rank_cache import keep_ranks, kept_ranks
+from aoq.evaluation.rank_archive import RankArchive
 from aoq.evaluation.seeds import Spread, over_seeds
 from aoq.experiments.definition import Choice, Definition, EnsembleRow
 from aoq.experiments.plan import GridRun
-from aoq.experiments.results import Line, Results, ranks_beside
+from aoq.experiments.results import Line, Results, ranks_key
 from aoq.progress import warn
 from aoq.runs.directory import RunDirectory
 from aoq.runs.judge import ranks_of
@@ -40,6 +40,7 @@ class Training:
     ranks: JudgedFold | None = None
     line: Line = field(default_factory=dict)
     "The line of the results file; empty for ensembles."
+    dev_ranks: JudgedFold | None = None
 
     @cached_property
     def resampled(self) -> Resampled | None:
@@ -133,14 +134,13 @@ def read_rows(
     """Make the rows of an experiment from what is done: trained, chosen and ensembles.
 
     `lines` of the file `results` are comparable on `split`; `choices` are the means of candidates.
-    Ranks need the `dataset` of that split, in the folder `data`.
+    Ranks are those beside `results`; with the `dataset` of that split, in the folder `data`, also
+    those of runs that are there.
     """
-    reader = None if dataset is None else _RankReader(results, dataset, data)
+    reader = _RankReader(RankArchive.beside(results), split, dataset, data)
     own = [run for run in runs if run.is_row]
     trained = {
-        run.key: _training(run, lines[run.key], split=split, reader=reader)
-        for run in own
-        if run.key in lines
+        run.key: _training(run, lines[run.key], reader=reader) for run in own if run.key in lines
     }
     seeds: dict[str, list[int]] = {}
     for run in own:
@@ -195,67 +195,63 @@ def _with_choice(
 
 @dataclass(frozen=True)
 class _RankReader:
-    """Reads ranks from the files beside the results, and writes those of runs that are there."""
+    """Reads ranks from the archive beside the results, and adds those of runs that are there."""
 
-    results: Path
-    dataset: PairDataset
+    archive: RankArchive
+    split: str
+    dataset: PairDataset | None
+    "That split; without it, runs are not opened."
     data: Path | None
 
-    def read(self, *lines: Line) -> JudgedFold | None:
-        return kept_ranks(self._file(lines), self.dataset)
+    def read(self, *lines: Line, split: str = "") -> JudgedFold | None:
+        return self.archive.read(*ranks_key(*lines, split=split or self.split))
 
-    def write(self, ranks: JudgedFold, *lines: Line) -> None:
-        keep_ranks(self._file(lines), ranks)
-
-    def judge(self, runs: Sequence[Path]) -> JudgedFold:
-        return ranks_of(runs, self.dataset, data=self.data)
-
-    def _file(self, lines: Sequence[Line]) -> Path:
-        return ranks_beside(self.results, *lines, split=self.dataset.split)
+    def add(self, runs: Sequence[Path], *lines: Line) -> JudgedFold:
+        """Judge a run, or the ensemble of several, and keep its ranks."""
+        assert self.dataset is not None
+        ranks = ranks_of(runs, self.dataset, data=self.data)
+        self.archive.keep(*ranks_key(*lines, split=self.split), ranks)
+        return ranks
 
 
 def _judge_ensemble(
-    ensemble: EnsembleRow,
-    trained: Mapping[tuple[str, int], Training],
-    reader: _RankReader | None,
+    ensemble: EnsembleRow, trained: Mapping[tuple[str, int], Training], reader: _RankReader
 ) -> Iterator[Training]:
-    """Judge an ensemble with every seed whose members have ranks: from runs, or ranks on disk."""
+    """Judge an ensemble with every seed whose members have ranks: from runs, or kept ranks."""
     for seed in ensemble.seeds:
         members = [trained[key] for key in ensemble.with_seed(seed) if key in trained]
         ranked = [member for member in members if member.ranks is not None]
-        if reader is None or len(ranked) < len(ensemble.members):
+        if len(ranked) < len(ensemble.members):
             continue
         all_there = all(member.runs for member in members)
         runs = tuple(run for member in members for run in member.runs) if all_there else ()
         lines = [member.line for member in members]
-        if all_there:
-            reader.write(reader.judge(runs), *lines)
-        ranks = reader.read(*lines)
+        ranks = reader.add(runs, *lines) if all_there else reader.read(*lines)
         if ranks is not None:
             yield Training(seed, ranks.metrics.figures(), runs, ranks)
 
 
-def _training(run: GridRun, line: Line, *, split: str, reader: _RankReader | None) -> Training:
+def _training(run: GridRun, line: Line, *, reader: _RankReader) -> Training:
     """Take unrounded figures from ranks that agree with the line, else the line's."""
-    seed, figures, folder = run.recipe.seed, line[split], run.last_round
-    if reader is None:
-        return Training(seed, figures, line=line)
+    seed, figures, folder = run.recipe.seed, line[reader.split], run.last_round
     runs: tuple[Path, ...] = ()
-    if RunDirectory(folder).model.is_file():
-        own = reader.judge([folder])
+    ranks = None
+    if reader.dataset is not None and RunDirectory(folder).model.is_file():
+        own = ranks_of([folder], reader.dataset, data=reader.data)
         if _agree(own, figures):
-            reader.write(own, line)
-            runs = (folder,)
+            ranks, runs = reader.add([folder], line), (folder,)
         else:
             warn(
-                f"{folder} has rsum {own.metrics.rsum:.1f} on {split}, but the result of "
+                f"{folder} has rsum {own.metrics.rsum:.1f} on {reader.split}, but the result of "
                 f"{run.name} is {figures['rsum']:.1f}: it holds another run or other data, so it "
                 "is not used."
             )
-    ranks = reader.read(line)
+    ranks = ranks or reader.read(line)
     if ranks is None or not _agree(ranks, figures):
         return Training(seed, figures, runs, line=line)
-    return Training(seed, ranks.metrics.figures(), runs, ranks, line)
+    dev = reader.read(line, split="dev")
+    dev = dev if dev is not None and _agree(dev, line["dev"]) else None
+    return Training(seed, ranks.metrics.figures(), runs, ranks, line, dev)
 
 
 def _agree(ranks: JudgedFold, figures: Mapping[str, float]) -> bool:
