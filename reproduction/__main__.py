@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,8 @@ from aoq.errors import UserError, require_packages
 from aoq.experiments.definition import load_definition
 from reproduction import EXPERIMENTS, RESULTS, ROOT, Name, definition_file
 from reproduction.claims import load_paper_table
+from reproduction.forecast import power_table
+from reproduction.grid import all_comparisons
 from reproduction.page import write_pages
 from reproduction.peers import PEER_RESULTS
 from reproduction.peers.rows import SetupName
@@ -42,6 +45,7 @@ def experiment(
     jobs: Count | None = None,
     results: Path = RESULTS,
     list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
+    plan: Flag = False,
     report: Path | None = None,
     force: Flag = False,
 ) -> None:
@@ -68,6 +72,8 @@ def experiment(
         File to which each result is added as a line of JSON; its results count as finished.
     list_
         Only list the rows, with rsum if they are finished.
+    plan
+        Only print how small a difference the seeds can find (claim by claim: `power`).
     report
         Only write tables, figures and a page about the finished runs, with the paper's claims, to
         this folder.
@@ -81,10 +87,12 @@ def experiment(
     found = _experiment(name, data=data, out=out, seeds=seeds, rows=rows, results=results)
     if list_:
         found.show()
+    elif plan:
+        found.show_forecast()
     elif report is None:
         found.run(jobs=jobs, force=force)
     else:
-        paper = _paper_report(name, found)
+        paper = _paper_report(name, found, results)
         found.write(
             paper.complete(),
             report,
@@ -210,6 +218,27 @@ def towers(
 
 
 @app.command
+def power(
+    name: Name | None = None, /, *, seeds: Count | None = None, results: Path = RESULTS
+) -> None:
+    """Tell how likely each claim is to be found with its seeds, and how many seeds it needs.
+
+    Parameters
+    ----------
+    name
+        An experiment; default: all.
+    seeds
+        Number of seeds; default: the experiment's.
+    results
+        File whose results tell how much trainings differ.
+    """
+    for each in EXPERIMENTS if name is None else (name,):
+        table = power_table(each, results, seeds=seeds)
+        if table.rows:
+            sys.stdout.write(f"{each}\n\n{table.markdown()}\n")
+
+
+@app.command
 def page(*, data: Path | None = None, out: Path = Path("runs/flickr8k")) -> None:
     """Write docs/results.md and the README's table from the files in results/.
 
@@ -222,7 +251,9 @@ def page(*, data: Path | None = None, out: Path = Path("runs/flickr8k")) -> None
     """
     for name in EXPERIMENTS if data is not None else ():
         found = _experiment(name, data=data, out=out)
-        _paper_report(name, found).complete().write_files(ROOT / "results" / found.definition.name)
+        _paper_report(name, found, RESULTS).complete().write_files(
+            ROOT / "results" / found.definition.name
+        )
     write_pages()
 
 
@@ -254,8 +285,9 @@ def _experiment(
     )
 
 
-def _paper_report(name: str, found: Experiment) -> PaperReport:
-    return PaperReport(found.read(), load_paper_table(name, found.definition))
+def _paper_report(name: str, found: Experiment, results: Path) -> PaperReport:
+    paper = load_paper_table(name, found.definition)
+    return PaperReport(found.read(), paper, all_comparisons(results))
 
 
 if __name__ == "__main__":

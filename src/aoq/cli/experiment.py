@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from aoq.experiments.definition import Definition
+    from aoq.experiments.forecast import Forecast
     from aoq.experiments.page import ExperimentReport
 
 SEVERAL = Parameter(consume_multiple=True, negative=())
@@ -44,6 +45,7 @@ def experiment(
     jobs: Count | None = None,
     results: Path | None = None,
     list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
+    plan: Flag = False,
     report: Path | None = None,
     resume: Flag = False,
     force: Flag = False,
@@ -72,6 +74,8 @@ def experiment(
         File to which each result is added as a line of JSON; default: OUT/results.jsonl.
     list_
         Only list the rows, with rsum if they are finished.
+    plan
+        Only print how small a difference the seeds can find, and how many seeds more would need.
     report
         Only write tables, figures and a page about the finished runs to this folder.
     resume
@@ -102,6 +106,8 @@ def experiment(
     )
     if list_:
         found.show()
+    elif plan:
+        found.show_forecast()
     elif report is not None:
         require_packages("jinja2", "matplotlib", "PIL", extra="web")
         found.write(found.read(), report)
@@ -140,13 +146,41 @@ class Experiment:
         self._print_grid()
         next_steps(self.command)
 
+    def forecasts(self) -> list[Forecast]:
+        """Look ahead at what the rows and seeds will be able to decide."""
+        from aoq.experiments.comparisons import Comparisons
+        from aoq.experiments.forecast import forecasts
+        from aoq.experiments.plan import plan_grid
+        from aoq.experiments.report import recorded_rows
+
+        runs = plan_grid(self.definition, out=self.out, seeds=self.seeds, rows=self.rows)
+        done = Comparisons(recorded_rows(self.definition, self.results_file))
+        return forecasts(self.definition, runs, done)
+
+    def show_forecast(self) -> None:
+        """Print a table of what the rows and seeds will be able to decide."""
+        from aoq.experiments.forecast import forecast_table
+
+        found = self.forecasts()
+        if not found:
+            raise UserError(
+                f"{self.definition.name} has nothing to compare; it takes two rows of one model "
+                "and two seeds."
+            )
+        table = forecast_table(found)
+        console_for(table).print(table, crop=False)
+        next_steps(self.command)
+
     def run(self, *, jobs: int | None, force: bool) -> None:
         """Run what has no result; exit with code 1 if any run fails."""
         from aoq.experiments.grid import run_grid
+        from aoq.progress import say
 
         if self.data is None:
             hint = f" It is meant for: {self.definition.data}" if self.definition.data else ""
             raise UserError(f"the data set is missing; add --data FOLDER.{hint}")
+        for forecast in self.forecasts():
+            say(forecast.sentence)
         problems = run_grid(
             self.definition,
             data=self.data,

@@ -47,6 +47,17 @@ class Variance:
     def times(self, factor: float) -> Variance:
         return Variance(self.value * factor, self.degrees)
 
+    @classmethod
+    def sum(cls, parts: Sequence[Variance]) -> Variance:
+        """Add independent parts, with Satterthwaite's degrees of freedom.
+
+        >>> Variance.sum([Variance(1.0, 4), Variance(1.0, 4)])
+        Variance(value=2.0, degrees=8.0)
+        """
+        total = sum(part.value for part in parts)
+        spent = sum(part.value**2 / part.degrees for part in parts)
+        return cls(total, total**2 / spent if spent else inf)
+
 
 @dataclass(frozen=True)
 class Effect:

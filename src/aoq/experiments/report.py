@@ -17,7 +17,7 @@ from aoq.experiments.negatives import MinedLists
 from aoq.experiments.page import ExperimentReport
 from aoq.experiments.plan import GridRun, plan_grid
 from aoq.experiments.results import Line, choices_made, chosen_rows, comparable, read_results
-from aoq.experiments.rows import read_rows
+from aoq.experiments.rows import ResultRow, read_rows
 from aoq.progress import count_of, warn
 from aoq.recipes import load_recipe
 from aoq.runs.directory import ROUND_ONE, RunDirectory
@@ -74,6 +74,15 @@ def read_experiment(
         facts=_facts([shown[run.key] for run in own if run.key in shown], dataset),
         commands={run.label: _repeat(command, run.label, own) for run in own},
     )
+
+
+def recorded_rows(definition: Definition, results: Path) -> list[ResultRow]:
+    """Read the rows that have results, and the ranks beside them, without the data and the runs."""
+    lines = read_results(results, definition)
+    runs = plan_grid(definition, out=Path(), chosen=chosen_rows(definition, lines))
+    split, shown = comparable(runs, lines)
+    choices = choices_made(definition, lines)
+    return read_rows(definition, runs, shown, split=split, choices=choices, results=results)
 
 
 def _repeat(command: str, label: str, runs: Iterable[GridRun]) -> str:

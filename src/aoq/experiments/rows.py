@@ -145,7 +145,7 @@ def read_rows(
     seeds: dict[str, list[int]] = {}
     for run in own:
         seeds.setdefault(run.label, []).append(run.recipe.seed)
-    groups = {run.label: repr(run.recipe.model) for run in own}  # rows of the same model
+    groups = {run.label: run.group for run in own}
     simple = {run.label: name for run in own if (name := run.recipe.model.name) in BAGS}
     rows = [
         ResultRow(
