@@ -99,7 +99,7 @@ def _find_data(runs: Iterable[GridRun]) -> Path | None:
     if folder is not None and folder.is_dir():
         return folder
     missing = "the runs are missing" if folder is None else f"the data set {folder} is missing"
-    warn(f"{missing}, so intervals and examples are left out; add --data FOLDER, or --out.")
+    warn(f"{missing}, so examples are left out; add --data FOLDER, or --out.")
     return None
 
 

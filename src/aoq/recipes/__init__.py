@@ -242,7 +242,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _build(kind: type[Any], table: dict[str, Any], *, where: str, default: Any) -> Any:
+def _build(kind: Any, table: dict[str, Any], *, where: str, default: Any) -> Any:
     """Build a dataclass from a table; settings that the table leaves out are from `default`."""
     hints = field_hints(kind)
     changes = {}
