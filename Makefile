@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow check format bench results clean
+.PHONY: demo test test-slow check docs format bench results clean
 
 demo: $(STAMP)  ## Train the four settings on the embedded data set and write a report.
 	$(BIN)/aoq demo
 
 test: $(STAMP)  ## All tests that take seconds.
-	$(BIN)/pytest -q -n 2 --maxfail 30
+	$(BIN)/pytest -q -n 2 --dist loadgroup --no-loadscope-reorder --maxfail 30
 
 test-slow: $(STAMP)  ## The tests that take minutes.
 	$(BIN)/pytest -q -n 2 -m slow
@@ -20,6 +20,9 @@ check: $(STAMP)  ## Style, types and the layers of the design.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(STAMP)  ## The documentation as a site, in build/site; a broken link is an error.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

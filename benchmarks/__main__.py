@@ -9,7 +9,19 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from benchmarks import captions, evaluation, extract, mining, scoring, serve, steps, threads, towers
+from benchmarks import (
+    captions,
+    evaluation,
+    extract,
+    grouped,
+    mining,
+    scoring,
+    search,
+    serve,
+    steps,
+    threads,
+    towers,
+)
 from benchmarks.harness import save
 
 
@@ -23,9 +35,11 @@ SUITES: dict[str, Sequence[Measured]] = {
     "captions": captions.COMPARISONS,
     "evaluation": evaluation.COMPARISONS,
     "extract": extract.COMPARISONS,
+    "grouped": grouped.COMPARISONS,
     "mining": mining.COMPARISONS,
     "scale": mining.SCALE,
     "scoring": scoring.COMPARISONS,
+    "search": search.COMPARISONS,
     "serve": serve.COMPARISONS,
     "steps": steps.COMPARISONS,
     "table6": steps.TABLE6,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
 import re
 import signal
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,8 @@ class Question:
     path: str
     images_for: str | int | None = None
     texts_for: bytes | int | None = None
+    query: Mapping[str, Any] | None = None
+    "Of a POST to `search`."
 
     @property
     def is_search(self) -> bool:
@@ -55,16 +58,19 @@ class Question:
         if self.texts_for is not None:
             matcher.texts_for(self.texts_for, top=12)
 
-    def send(self, connection: http.client.HTTPConnection) -> int:
+    def send(self, connection: http.client.HTTPConnection, headers: Mapping[str, str]) -> int:
         """The status of the answer, when all of it has come."""
-        if isinstance(self.texts_for, bytes):
+        if self.query is not None:
+            kind = {"Content-Type": "application/json"}
+            connection.request("POST", self.path, json.dumps(self.query), {**headers, **kind})
+        elif isinstance(self.texts_for, bytes):
             head = 'Content-Disposition: form-data; name="picture"; filename="a"\r\n\r\n'
             start, end = f"--{_BOUNDARY}\r\n{head}".encode(), f"\r\n--{_BOUNDARY}--\r\n".encode()
             kind = f"multipart/form-data; boundary={_BOUNDARY}"
             body = start + self.texts_for + end
-            connection.request("POST", self.path, body, {"Content-Type": kind})
+            connection.request("POST", self.path, body, {**headers, "Content-Type": kind})
         else:
-            connection.request("GET", self.path)
+            connection.request("GET", self.path, headers=dict(headers))
         answer = connection.getresponse()
         answer.read()
         return answer.status
@@ -93,12 +99,33 @@ def questions(matcher: Matcher, name: str, *, count: int = 25, seed: int = 0) ->
     return asked
 
 
+def queries(matcher: Matcher, name: str, *, count: int = 25, seed: int = 0) -> list[Question]:
+    """Searches that ask several things at once, as the page does."""
+    draw = random.Random(seed)
+    path = f"/api/runs/{name}/search"
+    texts, images = matcher.index.texts, range(len(matcher.index.images))
+    asked: list[dict[str, Any]] = []
+    for text in draw.choices(texts, k=count):
+        words = " ".join(text.text.split()[:6])
+        asked += [
+            {"texts": [words]},
+            {"texts": [text.number], "collapse": True},
+            {"texts": [words], "like": [draw.choice(images)], "where": f"split = {text.split}"},
+        ]
+    return [Question(path, query=query) for query in asked]
+
+
 @dataclass(frozen=True)
 class Server:
     """A server in a process of its own."""
 
     address: str
     process: subprocess.Popen[str]
+    token: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
     def connect(self) -> http.client.HTTPConnection:
         place = urlsplit(self.address)
@@ -111,17 +138,18 @@ class Server:
 
 
 @contextmanager
-def serving(*runs: Path) -> Iterator[Server]:
+def serving(*runs: Path, token: str | None = None) -> Iterator[Server]:
     """`aoq serve` on any free port, ended as Ctrl-C ends it."""
     command = [sys.executable, "-m", "aoq", "serve", *map(str, runs), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    surroundings = os.environ | ({} if token is None else {"AOQ_TOKEN": token})
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=surroundings) as process:
         assert process.stderr is not None
         try:
             said = process.stderr.readline()
             found = re.search(r"http://[^ ]+", said)
             if found is None:
                 raise UserError(f"the server did not start: {said or 'it said nothing'}")
-            yield Server(found.group(), process)
+            yield Server(found.group(), process, token)
         finally:
             process.send_signal(signal.SIGINT)
 
@@ -147,7 +175,7 @@ def visit(server: Server, asked: Sequence[Question], *, clients: int, seconds: f
             at += 1
             started = time.perf_counter()
             try:
-                status = question.send(connection)
+                status = question.send(connection, server.headers)
             except (OSError, http.client.HTTPException) as error:
                 tally.errors.append(f"{question.path}: {error!r}")
                 connection.close()

@@ -10,10 +10,11 @@ from cyclopts import App, Parameter
 
 from aoq.cli.base import Count, Flag, print_table, run_app
 from aoq.cli.data import build
-from aoq.cli.experiment import SEVERAL, Experiment
+from aoq.cli.experiment import SEVERAL, ExperimentCommand
 from aoq.data.splits import MANIFEST
 from aoq.errors import UserError, require_packages
 from aoq.experiments.definition import load_definition
+from aoq.experiments.results import Experiment
 from reproduction import EXPERIMENTS, RESULTS, ROOT, Name, definition_file
 from reproduction.claims import load_paper_table
 from reproduction.forecast import power_table
@@ -25,6 +26,7 @@ from reproduction.report import PaperReport
 from reproduction.towers import ROWS as TOWER_ROWS
 from reproduction.towers import TOWER_RESULTS, TowerTrainings
 from reproduction.verdicts import claims_table
+from reproduction.words import WORD_RESULTS, search_test
 
 app = App(
     name="python -m reproduction",
@@ -92,7 +94,7 @@ def experiment(
     elif report is None:
         found.run(jobs=jobs, force=force)
     else:
-        paper = _paper_report(name, found, results)
+        paper = _paper_report(name, found)
         found.write(
             paper.complete(),
             report,
@@ -218,6 +220,22 @@ def towers(
 
 
 @app.command
+def words(run: Path, /, *, index: Path, results: Path = WORD_RESULTS) -> None:
+    """Search photos of test by the model, by words of captions, and by both.
+
+    Parameters
+    ----------
+    run
+        Folder of a run.
+    index
+        Folder of its index of dev and test; made if it is not there.
+    results
+        File to write.
+    """
+    search_test(run, index, results=results)
+
+
+@app.command
 def power(
     name: Name | None = None, /, *, seeds: Count | None = None, results: Path = RESULTS
 ) -> None:
@@ -250,10 +268,8 @@ def page(*, data: Path | None = None, out: Path = Path("runs/flickr8k")) -> None
         Folder of the runs; without runs, scores of pair classes and online shares stay unchanged.
     """
     for name in EXPERIMENTS if data is not None else ():
-        found = _experiment(name, data=data, out=out)
-        _paper_report(name, found, RESULTS).complete().write_files(
-            ROOT / "results" / found.definition.name
-        )
+        report = _paper_report(name, _experiment(name, data=data, out=out)).complete()
+        report.write_files(ROOT / "results" / report.title)
     write_pages()
 
 
@@ -273,21 +289,21 @@ def _experiment(
     seeds: tuple[int, ...] = (),
     rows: tuple[str, ...] = (),
     results: Path = RESULTS,
-) -> Experiment:
-    return Experiment(
+) -> ExperimentCommand:
+    experiment = Experiment(
         definition=load_definition(definition_file(name)),
-        words=f"python -m reproduction {name}",
-        data=data,
         out=out,
-        results=results,
+        data=data,
+        file=results,
         seeds=seeds,
         rows=rows,
     )
+    return ExperimentCommand(experiment, words=f"python -m reproduction {name}")
 
 
-def _paper_report(name: str, found: Experiment, results: Path) -> PaperReport:
-    paper = load_paper_table(name, found.definition)
-    return PaperReport(found.read(), paper, all_comparisons(results))
+def _paper_report(name: str, found: ExperimentCommand) -> PaperReport:
+    paper = load_paper_table(name, found.experiment.definition)
+    return PaperReport(found.read(), paper, all_comparisons(found.experiment.results_file))
 
 
 if __name__ == "__main__":

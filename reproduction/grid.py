@@ -9,6 +9,7 @@ from pathlib import Path
 from aoq.experiments.comparisons import Comparisons
 from aoq.experiments.definition import load_definition
 from aoq.experiments.report import recorded_rows
+from aoq.experiments.results import Experiment
 from aoq.experiments.rows import ResultRow
 from reproduction import EXPERIMENTS, definition_file
 from reproduction.claims import load_paper_table
@@ -19,7 +20,10 @@ from reproduction.verdicts import Verdict, judge_claims
 def all_rows(results: Path) -> Mapping[str, Sequence[ResultRow]]:
     """Read the rows of every experiment from a file of results and the ranks beside it."""
     return {
-        name: recorded_rows(load_definition(definition_file(name)), results) for name in EXPERIMENTS
+        name: recorded_rows(
+            Experiment(definition=load_definition(definition_file(name)), out=Path(), file=results)
+        )
+        for name in EXPERIMENTS
     }
 
 

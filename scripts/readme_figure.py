@@ -17,9 +17,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from aoq.experiments.demo import SETTINGS, Setting
+from aoq.experiments.demo import SETTINGS, folder_of
 from aoq.experiments.results import machine
 from aoq.recipes import load_recipe, recipe_as_dict
+from aoq.runs.events import read_pace
+from aoq.runs.judge import stored_result
 
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM_FLAGS = (
@@ -37,15 +39,14 @@ CHROMIUM_FLAGS = (
 
 def collect(run: Path) -> dict[str, Any]:
     """Every setting's test result and training time, with the recipe."""
-    settings = {
-        title: Setting.read(title, run / loss.replace("_", "-")) for title, loss in SETTINGS.items()
-    }
-    recipe = recipe_as_dict(load_recipe(run / "config.toml"))
+    stored = load_recipe(run / "config.toml")
+    folders = {title: folder_of(run, stored, loss) for title, loss in SETTINGS.items()}
+    recipe = recipe_as_dict(stored)
     recipe.pop("data")
     return {
         "command": f"aoq demo --seed {recipe['seed']}",
-        "test": {title: setting.result for title, setting in settings.items()},
-        "training_seconds": {title: round(s.seconds) for title, s in settings.items()},
+        "test": {title: stored_result(at, split="test") for title, at in folders.items()},
+        "training_seconds": {title: round(read_pace(at).seconds) for title, at in folders.items()},
         "recipe": recipe,
     }
 

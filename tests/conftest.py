@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from aoq.data.dataset import PairDataset
 from aoq.types import Positives
@@ -16,19 +17,32 @@ from aoq.types import Positives
 # Several test processes share the cores; more threads than cores make each wait for the other.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+# Beside other programs an example may take longer than hypothesis allows.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 # A shell's background jobs ignore Ctrl-C, and so would the commands that tests send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Folders whose tests share trained runs: the tests of each go to one of pytest-xdist's processes.
+SHARING = {"experiments": "grid", "reproduction": "grid", "retrieval": "search", "web": "web"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what takes milliseconds first; programs that are killed, servers and browsers last."""
+    """Run what takes milliseconds first; programs that are killed, servers and browsers last.
+
+    A file, or a folder that shares fixtures, is not divided, so that no fixture is made twice.
+    """
 
     def turn(item: pytest.Item) -> int:
         if {"end_to_end", "web"} & set(item.path.parts):
-            return 2
+            return 3 if "end_to_end" in item.path.parts else 2
         return int(hasattr(getattr(item, "module", None), "die"))  # kills programs
 
     items.sort(key=turn)
+    for item in items:
+        folder = item.path.relative_to(item.config.rootpath).parts[1]
+        item.add_marker(pytest.mark.xdist_group(SHARING.get(folder, str(item.path))))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -93,3 +107,13 @@ def towers(tmp_path_factory):
     from tests.towers import TinyModels
 
     return TinyModels.write(tmp_path_factory.mktemp("towers"))
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub of Hugging Face on this machine, instead of the real one."""
+    pytest.importorskip("huggingface_hub")
+    from tests.hub_server import only_hub
+
+    with only_hub(tmp_path / "hub-cache", monkeypatch) as hub:
+        yield hub

@@ -13,9 +13,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import pytest
+from huggingface_hub import constants
 
 REGULAR = 2_000
 WRITE, READ = "hf_may_write", "hf_may_read"  # tokens
@@ -58,6 +62,25 @@ def running_hub() -> Iterator[Hub]:
         finally:
             hub.shutdown()
             thread.join()
+
+
+def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set HF_ENDPOINT, which huggingface_hub reads once."""
+    files = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
+
+
+@contextmanager
+def only_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Run a hub, and let huggingface_hub know it alone, with a cache of its own."""
+    with running_hub() as hub:
+        at(hub.address, monkeypatch)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        monkeypatch.setenv("HF_TOKEN", WRITE)
+        yield hub
 
 
 class _Requests(BaseHTTPRequestHandler):

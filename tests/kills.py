@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 _DIES = """
 import os, signal, sys
 import {module} as module
+{at_start}
 count = 0
 def dies(*arguments, _real=module.{function}, **options):
     global count
@@ -31,10 +32,17 @@ class KilledError(Exception):
     """Stands in for a kill where the program goes on: nothing in it catches this."""
 
 
-def die(moment: tuple[str, str, int], *arguments: object, before: str = "pass") -> None:
+def die(
+    moment: tuple[str, str, int],
+    *arguments: object,
+    before: str = "pass",
+    at_start: str = "pass",
+) -> None:
     """Run `aoq` until the n-th call of a function, of which `before` is all that happens."""
     module, function, call = moment
-    script = _DIES.format(module=module, function=function, call=call, before=before)
+    script = _DIES.format(
+        module=module, function=function, call=call, before=before, at_start=at_start
+    )
     command = [sys.executable, "-c", script, *map(str, arguments)]
     killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

@@ -16,7 +16,7 @@ from aoq.features.tables import write_rows
 from aoq.recipes import save_recipe
 from aoq.runs.directory import RunDirectory
 from aoq.storage import write_array
-from tests.commands import aoq, aoq_process, assert_refused
+from tests.commands import aoq, assert_refused
 from tests.conftest import write_precomp
 from tests.disks import mounted, read_only
 from tests.training.cases import small_recipe
@@ -26,7 +26,7 @@ from tests.training.cases import small_recipe
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("disk")
     save_recipe(small_recipe(write_precomp(folder / "precomp")), folder / "recipe.toml")
-    done = aoq_process("run", folder / "recipe.toml", "--out", folder / "run")
+    done = aoq("run", folder / "recipe.toml", "--out", folder / "run")
     assert done.returncode == 0, done.stderr
     (folder / "texts.txt").write_text("a red ball\n")
     return folder

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from aoq.recipes import save_recipe
 from tests.conftest import write_precomp
 from tests.training.cases import small_recipe
 
+ROOT = Path(__file__).parents[1]
 HIDDEN = """
 import sys
 EXTRAS = {
@@ -28,7 +31,16 @@ real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name in EXTRAS else real(name, *more)
 sys.meta_path.insert(0, Hide())
 """
-COMMAND = HIDDEN + "from aoq.cli import main; main()"
+COMMANDS = (
+    HIDDEN
+    + """
+import json
+from tests.commands import aoq
+folder, *commands = json.load(sys.stdin)
+done = {words: aoq(*words.split(), cwd=folder) for words in commands}
+print(json.dumps({words: (each.returncode, each.stderr) for words, each in done.items()}))
+"""
+)
 SCENES = (
     HIDDEN
     + "from pathlib import Path; from aoq.data.build import build_scenes\n"
@@ -36,6 +48,7 @@ SCENES = (
     + "try: build_scenes(Path('scenes'), size='tiny')\n"
     + "except UserError as error: sys.exit(str(error))"
 )
+FIRST = ("run recipe.toml --out run", "index run")
 NEEDS = {
     "evaluate run --extended": "coco",
     "mine inspect run/candidates.safetensors --html page.html": "web",
@@ -68,50 +81,55 @@ WORKS = (
 )
 
 
-def python(script, *arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, "AOQ_CACHE": str(cwd / "cache")},
-    )
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """A folder with a run, photos and captions, made without any extra."""
+    """A folder with photos, captions and a recipe."""
     folder = tmp_path_factory.mktemp("base")
     save_recipe(small_recipe(write_precomp(folder / "precomp")), folder / "recipe.toml")
     (folder / "photos").mkdir()
     (folder / "photos" / "a.png").write_bytes(b"\x89PNG")
     (folder / "captions.csv").write_text("image,caption,split\na.png,a red ball,train\n")
     (folder / "texts.txt").write_text("a red ball\n")
-    done = python(COMMAND, "run", "recipe.toml", "--out", "run", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    done = python(COMMAND, "index", "run", cwd=folder)
-    assert done.returncode == 0, done.stderr
     return folder
 
 
+@pytest.fixture(scope="module")
+def done(base):
+    """Exit code and messages of every command, one after the other, in a process without extras."""
+    words = json.dumps([str(base), *FIRST, *NEEDS, *WORKS])
+    ended = python(COMMANDS, cwd=ROOT, given=words, cache=base / "cache")
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def python(script, *, cwd, given="", cache):
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, "AOQ_CACHE": str(cache)},
+    )
+
+
 @pytest.mark.parametrize("words", NEEDS)
-def test_a_command_names_the_extra_that_it_needs(base, words):
-    done = python(COMMAND, *words.split(), cwd=base)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "error: this needs " in done.stderr
-    assert f'pip install "aoq[{NEEDS[words]}]"' in done.stderr
+def test_a_command_names_the_extra_that_it_needs(done, words):
+    code, said = done[words]
+    assert code == 2, said
+    assert "error: this needs " in said
+    assert f'pip install "aoq[{NEEDS[words]}]"' in said
 
 
-@pytest.mark.parametrize("words", WORKS)
-def test_a_command_of_the_base_works_without_extras(base, words):
-    done = python(COMMAND, *words.split(), cwd=base)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("words", [*FIRST, *WORKS])
+def test_a_command_of_the_base_works_without_extras(done, words):
+    code, said = done[words]
+    assert code == 0, said
 
 
 def test_a_program_that_draws_scenes_gets_the_name_of_the_missing_extra(base):
-    done = python(SCENES, cwd=base)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert 'pip install "aoq[extract]"' in done.stderr
+    ended = python(SCENES, cwd=base, cache=base / "cache")
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert 'pip install "aoq[extract]"' in ended.stderr

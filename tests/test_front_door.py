@@ -78,3 +78,13 @@ def test_there_is_something_to_look_at():
     assert len(EXAMPLES) >= 3
     assert TREES["own-model.md"]
     assert TREES["README.md"]
+
+
+def test_the_reference_has_every_name_once():
+    listed = re.findall(r"^::: aoq\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(aoq.__all__)
+
+
+@pytest.mark.parametrize("name", aoq.__all__)
+def test_every_name_explains_itself(name):
+    assert pydoc.getdoc(getattr(aoq, name)).strip()

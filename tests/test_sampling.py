@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aoq.config import SamplingConfig
+from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.sampling import OfflineSampler
 from aoq.types import Positives
@@ -259,3 +260,66 @@ def test_the_search_after_the_last_try_finds_the_only_combination_left(tries):
         drawn = sampler.draw(np.array([0]), np.array([0]), epoch=0, step=step)
         assert (drawn.texts[0], drawn.images[0]) == (2, 1)
         assert drawn.valid.all()
+
+
+def with_matches(lists, *, seed=0):
+    random = np.random.default_rng(seed)
+    i2t, t2i = (random.random(ids.shape).astype(np.float32) for ids in (lists.i2t, lists.t2i))
+    return replace(lists, i2t_matches=i2t, t2i_matches=t2i)
+
+
+@pytest.mark.parametrize("draws", ["uniform", "normal"])
+def test_likely_matches_are_drawn_less_in_proportion(draws):
+    positives, lists = data_set()
+    lists = with_matches(lists)
+    options = {"depth_texts": 9, "depth_images": 5, "draws": draws, "redraw": False}
+    times = 20_000
+    usual = drawn_ranks(sampler_of(positives, lists, **options), lists, times=times)
+    found = drawn_ranks(
+        sampler_of(positives, lists, avoid_matches=True, **options), lists, times=times
+    )
+    image, text = positives.pairs[0]
+    for before, after, p in zip(
+        usual, found, (lists.i2t_matches[image], lists.t2i_matches[text]), strict=True
+    ):
+        expected = before * (1 - p) / (before * (1 - p)).sum() * times
+        np.testing.assert_allclose(after, expected, atol=4 * np.sqrt(times) / 2)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 1000))
+def test_sure_matches_are_never_drawn_unless_nothing_else_is_listed(seed):
+    positives, lists = data_set(seed=seed)
+    lists = with_matches(lists, seed=seed)
+    lists.i2t_matches[:, ::2], lists.t2i_matches[:, 1:] = 1.0, 1.0
+    lists.i2t_matches[0], lists.t2i_matches[0] = 1.0, 1.0
+    sampler = sampler_of(
+        positives, lists, depth_texts=9, depth_images=5, avoid_matches=True, redraw=False
+    )
+    images, texts = positives.pairs.T
+    drawn = sampler.draw(images, texts, epoch=0, step=seed)
+    for row, (image, text) in enumerate(positives.pairs):
+        allowed = lists.i2t[image] if image == 0 else lists.i2t[image, 1::2]
+        assert drawn.texts[row] in allowed
+        assert drawn.images[row] in (lists.t2i[text] if text == 0 else lists.t2i[text, :1])
+
+
+def test_draws_carry_the_probabilities_of_their_candidates():
+    positives, lists = data_set()
+    lists = with_matches(lists)
+    sampler = sampler_of(positives, lists, depth_texts=9, depth_images=5)
+    images, texts = positives.pairs.T
+    drawn = sampler.draw(images, texts, epoch=0, step=0)[2:7]
+    for row, (image, text) in enumerate(positives.pairs[2:7]):
+        place = lists.i2t[image].tolist().index(drawn.texts[row])
+        assert drawn.text_matches[row] == lists.i2t_matches[image, place]
+        place = lists.t2i[text].tolist().index(drawn.images[row])
+        assert drawn.image_matches[row] == lists.t2i_matches[text, place]
+
+
+def test_lists_without_probabilities_cannot_be_drawn_by_them():
+    positives, lists = data_set()
+    with pytest.raises(UserError, match="mine them with --estimate-matches"):
+        sampler_of(positives, lists, avoid_matches=True)
+    with pytest.raises(UserError, match="text and image by their own probabilities"):
+        SamplingConfig(avoid_matches=True, ranks="coupled")

@@ -146,9 +146,9 @@ class Flat(aoq.InnerProduct):
 
 def test_mining_refuses_positives_of_other_data_and_scores_of_another_shape():
     fewer = Positives.from_pairs([(0, 0)], n_images=1, n_texts=1)
-    with pytest.raises(UserError, match=r"4 images and 4 texts are encoded.* about 1 and 1"):
+    with pytest.raises(UserError, match=r"4 images and 4 texts .* about 1 and 1"):
         mine(aoq.InnerProduct(), fewer)
-    with pytest.raises(UserError, match=r"score_matrix\(images, texts\) has the shape \(4, 1\)"):
+    with pytest.raises(UserError, match=r"score_matrix.* has the shape \(4, 1\)"):
         mine(Flat())
 
 
@@ -191,5 +191,5 @@ def test_evaluation_refuses_a_score_matrix_of_another_shape():
     class Wrong(Flat, Towers):
         pass
 
-    with pytest.raises(UserError, match=r"score_matrix\(images, texts\) has the shape \(2, 1\)"):
+    with pytest.raises(UserError, match=r"score_matrix.* has the shape \(2, 1\)"):
         aoq.evaluate(Wrong(Encoding), collator())

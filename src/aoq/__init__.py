@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from aoq.models import build_model as build_model
     from aoq.recipes import load_recipe as load_recipe
     from aoq.retrieval.matcher import Matcher as Matcher
+    from aoq.retrieval.queries import Query as Query
     from aoq.runs.checkpoint import load_own_model as load_own_model
     from aoq.runs.checkpoint import load_run as load_run
     from aoq.runs.export import export_run as export_run
@@ -82,6 +83,7 @@ _HOMES = {
     "PairDataset": "aoq.data.dataset",
     "Positives": "aoq.types",
     "Provenance": "aoq.mining.candidates",
+    "Query": "aoq.retrieval.queries",
     "QueryReader": "aoq.runs.query_reader",
     "Recipe": "aoq.config",
     "Record": "aoq.data.sources.records",

@@ -37,15 +37,27 @@ class OfflineScores:
     derived: Tensor | None = None  # S(i_off, t_off)
     partners: Tensor | None = None  # S(i~_off, t~_off)
     derived_mask: Tensor | None = None  # true where both derived pairs are negatives
+    i2t_matches: Tensor | None = None  # probability that t_off belongs to i all the same, 0 to 1
+    t2i_matches: Tensor | None = None  # that i_off belongs to t
 
     def __post_init__(self) -> None:
         require_tensor("i2t", self.i2t, ("B",), of="fraction")
         require_tensor("t2i", self.t2i, (len(self.i2t),), of="fraction")
-        for name in ("derived", "partners"):
+        for name in ("derived", "partners", "i2t_matches", "t2i_matches"):
             if (value := getattr(self, name)) is not None:
                 require_tensor(name, value, (len(self.i2t),), of="fraction")
         if self.derived_mask is not None:
             require_tensor("derived_mask", self.derived_mask, (len(self.i2t),), of="bool")
+
+    def require_weights(self) -> tuple[Tensor, Tensor]:
+        """1 - p of the offline negatives of images and of texts; refuse a batch without. (B,)"""
+        if self.i2t_matches is None or self.t2i_matches is None:
+            raise UserError(
+                "weigh_matches needs the probabilities that offline negatives are matches; mine "
+                "lists with estimate_matches, or pass OfflineScores with i2t_matches and "
+                "t2i_matches."
+            )
+        return 1 - self.i2t_matches, 1 - self.t2i_matches
 
 
 @dataclass(frozen=True)
@@ -229,7 +241,9 @@ def quintuplet(
         w_t2i = beta - (S(i_off, t) - S(i_on, t)) / alpha
 
     The lines are `online`, `offline` and `derived`, whose pairs may be derived from online
-    negatives instead. m_on and m_off are the margins. Without `adaptive` the weights are 1.
+    negatives instead. m_on and m_off are the margins. Without `adaptive` the weights are 1. With
+    `weigh_matches` the terms of `offline` are weighted by 1 - p, the probability that the pair is
+    no match.
     """
     m_on, m_off = config.margin_online, config.margin_offline
     weights: dict[str, Tensor] = {}
@@ -247,6 +261,8 @@ def quintuplet(
         positive, drawn = scores.positive, scores.require_offline()
         hinges["i2t_offline"] = hinge(m_off - positive + drawn.i2t, config)
         hinges["t2i_offline"] = hinge(m_off - positive + drawn.t2i, config)
+        if config.weigh_matches:
+            weights["i2t_offline"], weights["t2i_offline"] = drawn.require_weights()
     if derived:
         positive, found = scores.positive, None
         if derived == "online":
@@ -335,11 +351,15 @@ def softmax_offline(scores: BatchScores, config: LossConfig) -> LossTerms:
     -log  exp(S(i, t) / tau)
           / (exp(S(i, t) / tau) + sum of exp(S(i, t') / tau) + w exp(S(i, t_off) / tau))
 
-    w is `offline_weight`: a negative of weight w counts as w negatives of its score.
+    w is `offline_weight`: a negative of weight w counts as w negatives of its score. With
+    `weigh_matches` it is w (1 - p), and a match for sure counts as none.
     """
     logits, scale = _softmax_logits(scores, config)
     drawn, log_weight = scores.require_offline(), math.log(config.offline_weight)
     i2t_off, t2i_off = scale * drawn.i2t + log_weight, scale * drawn.t2i + log_weight
+    if config.weigh_matches:
+        i2t_weights, t2i_weights = drawn.require_weights()
+        i2t_off, t2i_off = i2t_off + i2t_weights.log(), t2i_off + t2i_weights.log()
     i2t = torch.logaddexp(logits.logsumexp(dim=1), i2t_off) - logits.diagonal()
     t2i = torch.logaddexp(logits.logsumexp(dim=0), t2i_off) - logits.diagonal()
     return LossTerms(log_losses={"i2t_softmax": i2t, "t2i_softmax": t2i})

@@ -21,7 +21,7 @@ from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists
 from aoq.progress import warn
 from aoq.randomness import generator
-from aoq.types import Bools, Ids, Positives
+from aoq.types import Bools, Floats, Ids, Int32s, Positives
 
 # The published program stores five texts for every image: rank n of one is n // 5 of the other.
 _TEXTS_PER_IMAGE = 5
@@ -36,10 +36,14 @@ class OfflineNegatives:
     partner_images: Ids  # i~_off
     partner_texts: Ids  # t~_off
     valid: Bools  # whether both derived pairs, (i_off, t_off) and the partners, are negatives
+    image_matches: Floats | None = None  # probability that i_off belongs to t all the same
+    text_matches: Floats | None = None  # that t_off belongs to i
 
     def __getitem__(self, rows: slice) -> OfflineNegatives:
         """Return those of some of the pairs."""
-        return OfflineNegatives(*(getattr(self, part.name)[rows] for part in fields(self)))
+        arrays = {part.name: getattr(self, part.name) for part in fields(self)}
+        cut = {name: array[rows] for name, array in arrays.items() if array is not None}
+        return OfflineNegatives(**cut)
 
 
 @cache
@@ -73,17 +77,34 @@ class OfflineSampler:
                 f"positives is about {positives.n_images:,} and {positives.n_texts:,}; expected "
                 "the data set that the lists were mined on."
             )
+        self.lists = lists
         self.positives = positives
         self.config = config
         self.seed = seed
         self.texts = lists.i2t[:, : config.depth_texts]  # (N, h)
         self.images = lists.t2i[:, : config.depth_images]  # (M, h)
+        self.text_matches, self.image_matches = lists.i2t_matches, lists.t2i_matches
+        if config.avoid_matches:
+            self.require_matches("sampling.avoid_matches")
         if lists.depth_texts < config.depth_texts or lists.depth_images < config.depth_images:
             warn(
                 f"negatives are drawn from {self.texts.shape[1]} texts and "
                 f"{self.images.shape[1]} images instead of {config.depth_texts} and "
                 f"{config.depth_images}: the lists are not deeper."
             )
+
+    def with_lists(self, lists: CandidateLists) -> OfflineSampler:
+        """Return a sampler that draws from other lists, by the same settings and seed."""
+        return OfflineSampler(lists, self.positives, config=self.config, seed=self.seed)
+
+    def require_matches(self, setting: str) -> tuple[Floats, Floats]:
+        """Return the probabilities that texts and images of the lists are matches."""
+        if self.text_matches is None or self.image_matches is None:
+            raise UserError(
+                f"{setting} reads the probabilities that candidates are matches, which these lists "
+                "do not hold; mine them with --estimate-matches."
+            )
+        return self.text_matches, self.image_matches
 
     def draw(self, image_ids: Ids, text_ids: Ids, *, epoch: int, step: int) -> OfflineNegatives:
         """Return the offline negatives of the pairs of one step."""
@@ -105,11 +126,25 @@ class OfflineSampler:
             partner_images, partner_texts
         )
         valid = ~true_pair if self.config.redraw else np.ones(len(images), dtype=bool)
-        return OfflineNegatives(images, texts, partner_images, partner_texts, valid)
+        return OfflineNegatives(
+            images,
+            texts,
+            partner_images,
+            partner_texts,
+            valid,
+            image_matches=_found(self.image_matches, self.images, text_ids, images),
+            text_matches=_found(self.text_matches, self.texts, image_ids, texts),
+        )
 
     def _draw(self, image_ids: Ids, text_ids: Ids, random: np.random.Generator) -> tuple[Ids, Ids]:
         """Draw one text and one image for each pair."""
-        text_ranks, image_ranks = self.draw_ranks(len(image_ids), random)
+        if self.config.avoid_matches:
+            of_texts, of_images = self.require_matches("sampling.avoid_matches")
+            n_texts, n_images = self.texts.shape[1], self.images.shape[1]
+            text_ranks = self._draw_likely(of_texts[image_ids, :n_texts], random)
+            image_ranks = self._draw_likely(of_images[text_ids, :n_images], random)
+        else:
+            text_ranks, image_ranks = self.draw_ranks(len(image_ids), random)
         texts = self.texts[image_ids, text_ranks].astype(np.int64)
         images = self.images[text_ids, image_ranks].astype(np.int64)
         return texts, images
@@ -128,11 +163,25 @@ class OfflineSampler:
             return random.choice(length, size=size, p=_normal_weights(length))
         return random.integers(length, size=size)
 
+    def _draw_likely(self, matches: Floats, random: np.random.Generator) -> Ids:
+        """Draw a rank in each list, in proportion to 1 - p and to the weight of the rank.
+
+        Where every candidate is a match for sure, only the weights of the ranks count.
+        """
+        usual = np.ones(matches.shape[1])
+        if self.config.draws == "normal":
+            usual = _normal_weights(matches.shape[1])
+        weights = usual * (1 - matches.astype(np.float64))
+        weights[weights.sum(axis=1) <= 0] = usual
+        totals = weights.cumsum(axis=1)
+        wanted = random.random(len(totals)) * totals[:, -1]
+        return np.asarray((totals <= wanted[:, None]).sum(axis=1).clip(max=totals.shape[1] - 1))
+
     def _search(self, image_id: int, text_id: int, random: np.random.Generator) -> tuple[int, int]:
         """Draw uniformly from all combinations that do not belong together.
 
-        `draws` and `ranks` have no effect here. If no combination is left, the hardest one is
-        returned, and the derived pairs of this pair are marked as invalid.
+        `draws`, `ranks` and `avoid_matches` have no effect here. If no combination is left, the
+        hardest one is returned, and the derived pairs of this pair are marked as invalid.
         """
         texts, images = self.texts[image_id], self.images[text_id]
         wrong = np.argwhere(~self.positives.contains(images[None, :], texts[:, None]))
@@ -146,6 +195,14 @@ class OfflineSampler:
         chosen = starts + random.integers(counts)
         partners: Ids = positives.pairs[chosen, 1]
         return partners
+
+
+def _found(matches: Floats | None, lists: Int32s, anchors: Ids, drawn: Ids) -> Floats | None:
+    """Look up the probabilities of candidates that were drawn, one of the list of each anchor."""
+    if matches is None:
+        return None
+    places = (lists[anchors] == drawn[:, None]).argmax(axis=1)
+    return np.asarray(matches[anchors, places])
 
 
 def _require_ids(name: str, ids: Ids, count: int, *, stop: int) -> None:

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from threading import Thread
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 Result = TypeVar("Result")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -84,6 +85,8 @@ def worker_threads(device: str | torch.device = "cpu") -> Iterator[WorkerThreads
 
     Other devices than the CPU get one worker: they parallelise operations themselves.
     """
+    import torch
+
     before = torch.get_num_threads()
     count = before if torch.device(device).type == "cpu" else 1
     pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
@@ -98,6 +101,8 @@ def worker_threads(device: str | torch.device = "cpu") -> Iterator[WorkerThreads
 @contextmanager
 def using_threads(number: int) -> Iterator[None]:
     """Let torch use this many threads per operation; restore the previous number afterwards."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -145,6 +150,8 @@ def choose_threads(
     All threads, half of them and one take turns; the first unit is not counted. A number that the
     user has set is kept; so is torch's own if the work is too short to measure.
     """
+    import torch
+
     most = torch.get_num_threads()
     if most == 1 or units < _FEWEST or is_set_by_user():
         return ThreadChoice(most)
@@ -171,6 +178,8 @@ def is_set_by_user() -> bool:
     """
     if any(os.environ.get(name) for name in _VARIABLES):
         return True
+    import torch
+
     return torch.get_num_threads() not in _numbers_of_torch()
 
 

@@ -298,4 +298,6 @@ class StepBatch:
     partners: AlignedIdx | None = None
     derived_mask: Tensor | None = None  # (B,), true where both derived pairs are negatives
     likeness: Tensor | None = None  # (B, B), of a text and the captions of an image, 0 to 1
+    i2t_matches: Tensor | None = None  # (B,), probability that t_off belongs to i all the same
+    t2i_matches: Tensor | None = None  # (B,), that i_off belongs to t
     share: float = 1.0  # b divided by the pairs of the whole step

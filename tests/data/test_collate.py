@@ -80,7 +80,7 @@ def test_another_data_set_is_read_in_the_same_way():
 @pytest.mark.parametrize("made", [{"input_ids": [1, 2]}, [[1, 2]], [], [1.5], "words"])
 def test_what_is_not_a_list_of_word_ids_is_refused_with_its_caption(made):
     collator = Collator(dataset_of(np.zeros((2, 2, 3))), lambda caption: made)
-    with pytest.raises(UserError, match=r"of the caption 'caption 0'; expected a list of word ids"):
+    with pytest.raises(UserError, match=r"'caption 0'; expected a list of word ids"):
         collator.texts(np.array([1]))
 
 

@@ -73,7 +73,7 @@ def test_what_is_not_a_word_of_the_vocabulary_is_refused_with_its_line(
     path = folder / "train_precaps.txt"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:2], line, *lines[3:]]) + "\n")
-    with pytest.raises(UserError, match=r"train_precaps.txt, line 3: .*expected word numbers"):
+    with pytest.raises(UserError, match=r"precaps.txt, line 3: .*expected word numbers"):
         open_dataset(folder, "train")
 
 
@@ -98,7 +98,7 @@ def test_ids_are_given_once_an_image_or_once_a_caption(
 
 def test_ids_that_are_not_in_the_order_of_the_captions_are_refused(tmp_path: Path) -> None:
     write_ids(tmp_path, ["x"] * 5 + ["y"] * 4 + ["z"] + ["z"] * 4 + ["y"])
-    with pytest.raises(UserError, match=r"dev_ids.txt, lines 6 to 10: .*, 2 such groups in all"):
+    with pytest.raises(UserError, match=r"dev_ids.txt, lines 6 to 10: .*, 2 such"):
         read_ids(tmp_path, "dev", n_images=3)
 
 

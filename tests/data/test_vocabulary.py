@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -27,6 +29,15 @@ from aoq.errors import UserError
 )
 def test_captions_are_split_as_nltk_splits_them(caption, words):
     assert tokenize(caption) == words
+
+
+def test_the_tokenizer_is_loaded_without_the_rest_of_nltk_which_stays_whole():
+    code = (
+        "import sys; from aoq.data.vocabulary import tokenize; tokenize('a dog'); "
+        "assert not {'nltk', 'scipy'} & set(sys.modules); "
+        "from nltk.metrics import edit_distance; assert edit_distance('a', 'ab') == 1"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_rare_words_are_unknown_and_ids_follow_first_appearance():

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from aoq.experiments.demo import SETTINGS, run_demo
+from aoq.experiments.demo import SETTINGS, folder_of, run_demo
 from aoq.mining.candidates import CandidateLists
+from aoq.recipes import load_recipe
 from aoq.runs.directory import RunDirectory
 from aoq.runs.judge import evaluate_run, stored_result
 from aoq.training.two_rounds import run_recipe
@@ -33,8 +34,9 @@ def two_threads():
 def test_the_demo_goes_from_pictures_to_a_report_and_can_be_continued(tmp_path):
     out = tmp_path / "demo"
     run_demo(out, size="tiny")
+    recipe = load_recipe(RunDirectory(out).config)
     results = {
-        title: stored_result(out / loss.replace("_", "-"), split="test")
+        title: stored_result(folder_of(out, recipe, loss), split="test")
         for title, loss in SETTINGS.items()
     }
     assert all(0 < result["rsum"] <= 600 for result in results.values())

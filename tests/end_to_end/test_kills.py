@@ -18,6 +18,7 @@ import pytest
 from aoq.recipes import save_recipe
 from aoq.runs.directory import RunDirectory
 from aoq.storage import hash_file, read_json_lines
+from tests.commands import aoq
 from tests.conftest import write_precomp
 from tests.kills import ROOT, assert_same_state, die
 from tests.training.cases import small_recipe
@@ -63,10 +64,8 @@ def whole(tmp_path_factory):
 
 
 def aoq_run(recipe, out):
-    command = [sys.executable, "-m", "aoq", "run", str(recipe), "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = aoq("run", recipe, "--out", out)
     assert done.returncode == 0, done.stderr
-    return done.stderr
 
 
 def results(out):

@@ -124,7 +124,8 @@ def test_a_run_killed_in_a_step_of_round_two_loses_nothing(
 ) -> None:
     recipe, uninterrupted, _ = whole
     die(MOMENTS["in a step of round two"], "run", recipe, "--out", tmp_path / "killed")
-    aoq_run(recipe, tmp_path / "killed")
+    continued = aoq("run", recipe, "--out", tmp_path / "killed")
+    assert continued.returncode == 0, continued.stderr
     assert_same(uninterrupted, tmp_path / "killed")
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 from aoq.config import ModelConfig
 from aoq.experiments.definition import load_definition
 from aoq.experiments.grid import run_grid
+from aoq.experiments.results import Experiment
 from aoq.recipes import save_recipe
 from aoq.storage import hash_file
 from tests.training.cases import small_recipe
@@ -45,6 +46,10 @@ members = ["VSRN", "VSRN, seed 1"]
 """
 
 
+def results_file(out: Path) -> Path:
+    return out / "results.jsonl"
+
+
 def built_folder(folder: Path, *, caption: str) -> Path:
     """A data set as `aoq data build` writes it, with features that cost nothing."""
     random = np.random.default_rng(0)
@@ -77,5 +82,6 @@ def make_experiment(folder: Path):
     save_recipe(recipe, folder / "small.toml")
     (folder / "made.toml").write_text(ROWS)
     definition = load_definition(folder / "made.toml")
-    assert run_grid(definition, data=data, out=folder / "out", at_once=1) == {}
+    experiment = Experiment(definition=definition, data=data, out=folder / "out")
+    assert run_grid(experiment, at_once=1) == {}
     return definition, data, folder / "out"

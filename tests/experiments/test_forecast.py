@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from aoq.evaluation.power import DEVIATION, Design
-from aoq.experiments.comparisons import Comparisons
 from aoq.experiments.definition import load_definition
 from aoq.experiments.forecast import forecasts
-from aoq.experiments.plan import plan_grid
+from aoq.experiments.results import Experiment
+from aoq.storage import append_json_line
 from tests.commands import aoq
-from tests.experiments.test_comparisons import row
+from tests.experiments.cases import RESULT
 
 ROWS = """
 name = "mine"
@@ -37,13 +39,13 @@ recipe = "bfan-flickr8k+online"
 
 
 @pytest.fixture
-def definition(tmp_path):
+def experiment(tmp_path):
     (tmp_path / "mine.toml").write_text(ROWS)
-    return load_definition(tmp_path / "mine.toml")
+    return Experiment(definition=load_definition(tmp_path / "mine.toml"), out=tmp_path)
 
 
-def test_rows_of_a_model_are_compared_with_the_first(definition, tmp_path):
-    (found,) = forecasts(definition, plan_grid(definition, out=tmp_path))
+def test_rows_of_a_model_are_compared_with_the_first(experiment):
+    (found,) = forecasts(experiment)
     assert found.first == "VSE"
     assert found.design == Design(rows=3, deviation=DEVIATION, claims=2)
     assert found.seeds == 3
@@ -53,24 +55,22 @@ def test_rows_of_a_model_are_compared_with_the_first(definition, tmp_path):
     assert "assumed" in found.sentence
 
 
-def test_finished_trainings_tell_the_deviation(definition, tmp_path):
-    runs = plan_grid(definition, out=tmp_path)
-    group = runs[0].group
-    done = Comparisons(
-        [
-            row("VSE", [10, 20, 30], [10, 20, 30], group=group),
-            row("VSE, InfoNCE", [9, 21, 33], [9, 21, 33], group=group),
-        ]
-    )
-    (found,) = forecasts(definition, runs, done)
+def test_finished_trainings_tell_the_deviation(experiment):
+    rsums = {"VSE": (10, 20, 30), "VSE, InfoNCE": (9, 21, 33)}
+    for run in experiment.plan(experiment.read()):
+        if run.label in rsums:
+            figures = RESULT | {"rsum": float(rsums[run.label][run.recipe.seed])}
+            line = {"experiment": "mine", "row": run.label, "seed": run.recipe.seed}
+            line |= {"digest": run.digest, "data": "a hash", "seconds": 1.0}
+            append_json_line(experiment.results_file, line | {"dev": figures, "test": figures})
+    (found,) = forecasts(experiment)
     assert found.design.deviation == pytest.approx(2**0.5)
     assert found.source == "measured, 2 degrees of freedom"
 
 
-def test_a_definition_may_state_the_deviation(tmp_path):
+def test_a_definition_may_state_the_deviation(experiment, tmp_path):
     (tmp_path / "mine.toml").write_text(ROWS.replace("power = 0.9", "deviation = 1.5"))
-    definition = load_definition(tmp_path / "mine.toml")
-    (found,) = forecasts(definition, plan_grid(definition, out=tmp_path))
+    (found,) = forecasts(replace(experiment, definition=load_definition(tmp_path / "mine.toml")))
     assert (found.design.deviation, found.power) == (1.5, 0.8)
 
 

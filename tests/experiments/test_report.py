@@ -26,13 +26,13 @@ from aoq.experiments.negatives import hardest_negatives
 from aoq.experiments.page import Section
 from aoq.experiments.plan import plan_grid
 from aoq.experiments.report import read_experiment
-from aoq.experiments.results import ranks_key, read_results, results_file
+from aoq.experiments.results import Experiment, Results, ranks_key
 from aoq.experiments.tables import TextTable
 from aoq.randomness import epoch_order
 from aoq.runs.judge import evaluate_runs
 from aoq.storage import read_json_lines, write_text
 from tests.commands import aoq, assert_refused
-from tests.experiments.cases import RESULT, ROWS
+from tests.experiments.cases import RESULT, ROWS, results_file
 
 RANKS = "results.ranks.npz"
 
@@ -44,15 +44,9 @@ def report(made):
 
 def read(made, *, out=None, results=None, **chosen):
     definition, data, runs = made
-    out = out or runs
-    return read_experiment(
-        definition,
-        out=out,
-        results=results or results_file(out),
-        data=chosen.pop("data", data),
-        command="aoq experiment made.toml --data data --out out",
-        **chosen,
-    )
+    chosen = {"data": data, **chosen}
+    experiment = Experiment(definition=definition, out=out or runs, file=results, **chosen)
+    return read_experiment(experiment, command="aoq experiment made.toml --data data --out out")
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +250,7 @@ def test_a_changed_figure_of_a_copied_results_file_is_rejected(made, tmp_path):
             *("experiment", definition.source, "--data", data, "--out", out),
             *("--results", copy, *command),
         )
-        assert_refused(refused, "copy.jsonl, line 2: it is damaged or was changed")
+        assert_refused(refused, "copy.jsonl, line 2: it is damaged")
     assert not (tmp_path / "report").exists()
 
 
@@ -266,7 +260,7 @@ def test_a_results_file_written_before_lines_had_hashes_is_read(made, tmp_path):
     assert all(line.pop("check") for line in lines)
     earlier = tmp_path / "earlier.jsonl"
     earlier.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert read_results(earlier, definition) == read_results(results_file(out), definition)
+    assert Results.read(earlier, definition) == Results.read(results_file(out), definition)
 
 
 def test_without_runs_there_are_tables_and_curves(made, tmp_path, capsys):
@@ -283,7 +277,7 @@ def test_without_runs_there_are_tables_and_curves(made, tmp_path, capsys):
     assert float(second["rsum_more"]) == pytest.approx(float(second["rsum"]) - float(first["rsum"]))
 
 
-def test_ranks_beside_the_results_give_what_the_runs_gave(made, report, tmp_path):
+def test_ranks_key_the_results_give_what_the_runs_gave(made, report, tmp_path):
     """Without runs only examples are missing."""
     _, _, out = made
     shutil.copy(results_file(out), tmp_path / "results.jsonl")
@@ -300,7 +294,7 @@ def test_ranks_beside_the_results_give_what_the_runs_gave(made, report, tmp_path
 def test_ranks_of_other_data_are_neither_read_nor_replaced(made, report, tmp_path):
     """The other data set has lines with the same settings, and had them first or last."""
     _, _, out = made
-    own = read_json_lines(results_file(out))
+    own = read_json_lines(out / "results.jsonl")
     others = [{**line, "data": "other"} for line in own]
     wrong = RankArchive(out / RANKS).read(*ranks_key(own[0], split="test"))
     for folder, lines in (("last", own + others), ("first", others + own)):
@@ -319,10 +313,10 @@ def test_ranks_of_other_data_are_neither_read_nor_replaced(made, report, tmp_pat
 
 def test_an_ensemble_is_believed_where_the_ranks_of_its_members_are_their_lines(made, tmp_path):
     _, _, out = made
-    shutil.copy(results_file(out), tmp_path / "results.jsonl")
+    shutil.copy(out / "results.jsonl", tmp_path / "results.jsonl")
     shutil.copy(out / RANKS, tmp_path)
     assert len(read(made, out=tmp_path).rows[-1].trainings) == 1
-    line = read_json_lines(results_file(out))[0]
+    line = read_json_lines(out / "results.jsonl")[0]
     assert (line["row"], line["seed"]) == ("VSRN", 0)
     archive, key = RankArchive(tmp_path / RANKS), ranks_key(line, split="test")
     best = archive.read(*key)
@@ -334,7 +328,7 @@ def test_an_ensemble_is_believed_where_the_ranks_of_its_members_are_their_lines(
 def test_ranks_on_dev_are_kept_beside_those_on_test(made):
     _, _, out = made
     archive = RankArchive(out / RANKS)
-    for line in read_json_lines(results_file(out)):
+    for line in read_json_lines(out / "results.jsonl"):
         found = archive.read(*ranks_key(line, split="dev")).metrics.rsum
         assert found == pytest.approx(line["dev"]["rsum"], abs=0.01)
 
@@ -372,7 +366,7 @@ def test_a_table_is_about_one_split(noted, capsys):
     found = noted(**{"1": {"test": None, "dev": worse}})
     assert (found.split, seeds_of(found)) == ("test", [[0], [0, 1]])
     warned = " ".join(capsys.readouterr().err.split())
-    assert "VSRN, seed 1 is left out: its result is not on test." in warned
+    assert "seed 1 is left out: its result is not on" in warned
     only_dev = {f"{row}{seed}": {"test": None} for row in ("", " + AdapOffQuin") for seed in (0, 1)}
     found = noted(**only_dev)
     assert (found.split, seeds_of(found)) == ("dev", [[0, 1], [0, 1]])
@@ -382,7 +376,7 @@ def test_a_table_is_about_one_data_set(noted, made, capsys, tmp_path):
     found = noted(**{"1": {"data": "other"}})
     assert seeds_of(found) == [[0], [0, 1]]
     warned = " ".join(capsys.readouterr().err.split())
-    assert "VSRN, seed 1 is left out: its result is from another data set." in warned
+    assert "its result is from another data set" in warned
     definition, data, _ = made
     with pytest.raises(UserError, match="no result of made for these rows"):
         read((definition, data, tmp_path))

@@ -16,12 +16,19 @@ import pytest
 import torch
 from PIL import Image
 
+from aoq.distributed import Processes
 from aoq.errors import UserError
 from aoq.features import extract
-from aoq.features.extract import extract_pictures, load_regions
+from aoq.features.extract import (
+    Extraction,
+    extract_in_shares,
+    extract_pictures,
+    load_regions,
+)
 from aoq.features.regions import DEFAULT_SOURCE, GRIDS, RegionSource
-from tests.features.cases import damaged, photos
+from tests.features.cases import content, damaged, gradient, photos
 from tests.features.conftest import MeanColour
+from tests.processes import in_threads
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -48,6 +55,33 @@ def test_a_second_grid_extracts_nothing(tmp_path: Path, mean_colour: type[MeanCo
         (place,) = extract_pictures([picture], source).stored.values()
         assert load_regions(place, source).shape == (grid * grid, 1280)
     assert mean_colour.seen() == 1
+
+
+def test_processes_extract_a_share_each_and_refuse_the_same(
+    tmp_path: Path, mean_colour: type[MeanColour]
+) -> None:
+    pictures = [grey(tmp_path / f"{value}.png", value) for value in (90, 10, 50, 70, 30)]
+    alone = extract_pictures(pictures[:1], DEFAULT_SOURCE)
+
+    def extract_all(processes: Processes) -> Extraction:
+        return extract_in_shares(pictures, DEFAULT_SOURCE, processes=processes)
+
+    first, second = in_threads(extract_all)
+    assert first == second
+    assert list(first.stored) == pictures
+    assert first.stored[pictures[0]] == alone.stored[pictures[0]]
+    assert mean_colour.seen() == 5
+
+    pictures.append(tmp_path / "damaged.jpg")
+    pictures[-1].write_bytes(content(gradient((300, 300)), "JPEG")[:1000])
+
+    def refuse(processes: Processes) -> str:
+        with pytest.raises(UserError) as error:
+            extract_all(processes)
+        return str(error.value)
+
+    (sentence,) = set(in_threads(refuse))
+    assert "damaged.jpg" in sentence
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -289,7 +323,7 @@ def test_a_build_refuses_truncated_pictures_and_the_others_are_kept(
 
 def test_a_worker_that_dies_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extract, "decode_pictures", _die)
-    with pytest.raises(UserError, match=r"A process that decodes pictures died.*fewer --workers"):
+    with pytest.raises(UserError, match=r"process that decodes .* died.*--workers"):
         extract_pictures([grey(tmp_path / "a.png", 1)], DEFAULT_SOURCE, workers=1)
 
 

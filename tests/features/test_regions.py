@@ -137,9 +137,7 @@ def test_boxes_are_those_of_the_grid_of_the_detector_or_unknown(
 
 def test_boxes_that_do_not_fit_the_features_are_refused(tmp_path: Path) -> None:
     wrong_grid = manifest(tmp_path / "a", extractor="efficientnet-lite0-6x6", grid=3)
-    with pytest.raises(
-        UserError, match=r"boxes of train have the shape \(9, 4\); expected \(4, 36"
-    ):
+    with pytest.raises(UserError, match=r"shape \(9, 4\); expected \(4, 36"):
         dataset_boxes(wrong_grid, "train")
 
 

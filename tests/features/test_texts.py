@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModel
 
+from aoq.errors import UserError
 from aoq.features import texts
 from aoq.features.outputs import Output
 from aoq.features.text_models import TextModel, TextSource
 from aoq.features.texts import freeze_texts
 from aoq.types import Ids, Texts
 from tests.kills import KilledError
+from tests.processes import in_threads
 from tests.towers import TinyModels
 
 RANDOM = np.random.default_rng(0)
@@ -84,6 +88,32 @@ def test_what_was_interrupted_continues(
     )
     freeze_texts(TOKENS, source, pad=0)
     assert read == [1]  # the last piece of three
+
+
+def test_processes_compute_a_share_each(
+    source: TextSource, pieces_of_three: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    expected = freeze_texts(TOKENS, source, pad=0)[np.arange(len(TOKENS))]
+    monkeypatch.setenv("AOQ_CACHE", str(tmp_path / "shared"))
+    keep, kept = texts.keep_array, []
+    monkeypatch.setattr(
+        texts, "keep_array", lambda place, rows: kept.append(place) or keep(place, rows)
+    )
+    shares = in_threads(lambda processes: freeze_texts(TOKENS, source, pad=0, processes=processes))
+    assert len(kept) == len(set(kept)) == 3
+    for frozen in shares:
+        torch.testing.assert_close(frozen[np.arange(len(TOKENS))], expected, rtol=0, atol=0)
+
+
+def test_states_that_float16_cannot_keep_are_refused(towers: TinyModels, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(towers.bert, tmp_path / "bert"))
+    model = AutoModel.from_pretrained(folder)
+    with torch.no_grad():
+        model.embeddings.LayerNorm.bias.fill_(1e5)
+    model.save_pretrained(folder)
+    with pytest.raises(UserError, match=r"up to 1e\+05, which float16"):
+        TextSource.of_tower(str(folder), Output("states", 0))
+    assert TextSource.of_tower(str(folder), Output("mean"))
 
 
 def test_what_is_damaged_is_computed_again(source: TextSource, own_cache: Path) -> None:

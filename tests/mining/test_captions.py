@@ -62,7 +62,7 @@ def test_more_pairs_than_memory_holds_are_refused_with_the_caption_that_makes_th
     ids = np.arange(5)
     positives = Positives.from_pairs(np.stack([ids, ids], 1), n_images=5, n_texts=5)
     captions = ["a dog", "A photo.", "a photo", "a photo !", "a cat"]
-    with pytest.raises(UserError, match=r"11 positive pairs.*'A photo.' alone is there 3 times"):
+    with pytest.raises(UserError, match=r"11 positive pairs.*'A photo.' .*3 times"):
         with_equal_captions(positives, captions)
     monkeypatch.setattr(module, "_MOST_PAIRS", 11)
     assert len(with_equal_captions(positives, captions).pairs) == 11

@@ -74,19 +74,19 @@ def test_a_text_is_found_by_id_position_caption_or_part_of_a_caption(wanted, num
 
 def test_where_nothing_is_found_the_nearest_are_named():
     dataset = dataset_of(image_ids=("dogs/10.jpg", "dogs/11.jpg", "cats/2000.jpg", "birds/1.jpg"))
-    with pytest.raises(UserError, match=r"no image like '2001', but cats/2000.jpg; name one by"):
+    with pytest.raises(UserError, match=r"no image like '2001', but cats/2000.jpg"):
         find_image(dataset, "2001")
     with pytest.raises(UserError, match=r"no image like 'horse'; .* position \(0 to 3\)"):
         find_image(dataset, "horse")
     sentence = r"no text like 'a cup of tea', but caption-4 \(the red cup\), caption-0"
     with pytest.raises(UserError, match=sentence):
         find_text(dataset, "a cup of tea")
-    with pytest.raises(UserError, match="no text like '999'; name one by its id, words or"):
+    with pytest.raises(UserError, match="no text like '999'; name one by"):
         find_text(dataset, "999")
 
 
 def test_where_many_are_found_some_are_named():
-    with pytest.raises(UserError, match=r"2 images like 'dogs', first dogs/10.jpg, dogs/11.jpg;"):
+    with pytest.raises(UserError, match=r"'dogs', first dogs/10.jpg, dogs/11.jpg;"):
         find_image(dataset_of(), "dogs")
     sentence = r"has 2 texts like 'red', first caption-0 \(A red ball\), caption-4 \(the red cup\);"
     with pytest.raises(UserError, match=sentence):

@@ -20,7 +20,7 @@ flags = np.zeros(8, bool)
 floors = np.full(3, 2, np.float32)
 kernels._flag(np.array([1, 2, 3], np.float32), np.float32(3), floors, flags)
 assert flags.tolist() == [False, True, True] + 5 * [False]
-print(type(kernels.feed_lists._cache).__name__)
+print(type(kernels.put._cache).__name__)
 """
 
 

@@ -74,19 +74,18 @@ def happened(monkeypatch):
 
     spy("guess_floors", risen)
     spy("raise_floors", risen)
-    spy("_cut", lambda *_: True)
     spy("settle", lambda lists, before, short: len(short))
     return counts
 
 
-def test_floors_are_guessed_and_raised_lists_cut_and_completed_and_the_result_is_exact(happened):
+def test_floors_are_guessed_and_raised_lists_completed_and_the_result_is_exact(happened):
     for kind in DISTINCT:
         matrix, positives = matrix_of(kind, 300, 1500), five_texts_an_image(300, 1500)
         lists = mined(
             encoded_from(matrix), positives, depth_texts=60, depth_images=8, block_size=40
         )
         assert_exact(lists, matrix, positives)
-    for what in ("guess_floors", "raise_floors", "_cut", "settle"):
+    for what in ("guess_floors", "raise_floors", "settle"):
         assert happened[what, 300] > 0, f"{what} of images"
         assert happened[what, 1500] > 0, f"{what} of texts"
 
@@ -449,7 +448,7 @@ def test_rows_that_are_large_make_blocks_that_are_small(monkeypatch):
 
 def test_a_budget_that_is_too_small_is_refused_with_one_that_is_not():
     matrix, positives = matrix_of("without order", 40, 200), five_texts_an_image(40, 200)
-    with pytest.raises(UserError, match=r"a memory of 10MiB is too small: .* at least 1GiB\."):
+    with pytest.raises(UserError, match=r"10MiB is too small: .* at least 1GiB\."):
         mined(encoded_from(matrix), positives, memory="10MiB")
 
 

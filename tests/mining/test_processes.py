@@ -18,6 +18,7 @@ from aoq.mining.candidates import CandidateLists
 from aoq.mining.mine import mine_in_processes
 from aoq.runs.directory import RunDirectory
 from aoq.scoring.inner_product import InnerProduct
+from tests.commands import aoq
 from tests.mining.cases import (
     NOWHERE,
     assert_exact,
@@ -161,10 +162,7 @@ def torchrun(size, *arguments):
 def test_torchrun_mines_the_lists_of_one_process_and_leaves_nothing_behind(tmp_path):
     run = trained_run(tmp_path, images=40)
     one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
-    alone = subprocess.run(
-        [sys.executable, "-m", "aoq", "mine", run, "--out", one], capture_output=True, check=False
-    )
-    assert alone.returncode == 0
+    assert aoq("mine", run, "--out", one).returncode == 0
     for path in RunDirectory(run).encodings.rglob("*.safetensors"):
         path.unlink()  # both encode, too
     done = torchrun(2, "mine", run, "--out", two)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -33,6 +31,7 @@ from aoq.storage import read_json_lines
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import train_round
 from aoq.types import Encoding
+from tests.commands import aoq
 from tests.conftest import write_precomp
 from tests.kills import KilledError
 from tests.mining.cases import (
@@ -416,7 +415,7 @@ def test_proposals_of_which_equal_captions_leave_too_few_are_refused():
     captions = [f"caption {number}" for number in range(N_TEXTS)]
     proposals = some_proposals(depth_texts=12)
     captions[proposals.i2t[7, 3]] = captions[35]  # a caption of image 7
-    with pytest.raises(UserError, match="leave 11 texts to image 7; expected at least 12"):
+    with pytest.raises(UserError, match="11 texts to image 7; expected at least 12"):
         reranked(proposals, config=replace(CONFIG, equal_captions=True), captions=captions)
 
 
@@ -506,15 +505,6 @@ def test_a_slow_run_mines_its_own_lists_and_reports_agreement(trained, tmp_path,
     assert names == ["own.report.json", "own.safetensors"]
 
 
-def aoq(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "aoq", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_the_command_takes_proposals_and_leaves_the_sample_out_on_request(trained, tmp_path):
     out = tmp_path / "own.safetensors"
     command = ("mine", trained / "scan", "--out", out, "--proposals", trained / "deep.safetensors")
@@ -527,7 +517,7 @@ def test_the_command_takes_proposals_and_leaves_the_sample_out_on_request(traine
     assert "agreement_i2t" not in last
     refused = aoq(*command, "--depth-texts", 31, "--force")
     assert refused.returncode == 2
-    assert "mine deeper proposals, with --depth-texts of 62 or more" in refused.stderr
+    assert "--depth-texts of 62 or more" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
 
 

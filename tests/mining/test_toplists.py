@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from aoq.mining.kernels import Block, feed_lists
+from aoq.mining.kernels import Block, find_scores
 from aoq.mining.toplists import NO_KEY, Hits, TopLists, ids_of, keys_of, merged, scores_of
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -100,15 +100,15 @@ def test_the_rank_to_keep_never_passes_the_depth_and_reaches_it_when_all_is_seen
     n_candidates, seen, depth
 ):
     lists = TopLists(0, depth=depth, n_candidates=n_candidates)
-    assert 1 <= lists.rank_to_keep(seen) <= depth
-    assert lists.rank_to_keep(n_candidates) == depth
+    assert 1 <= lists.rank_to_keep(seen, alike=1.0) <= depth
+    assert lists.rank_to_keep(n_candidates, alike=1.0) == depth
 
 
 def test_a_floor_that_is_guessed_too_high_shows():
     lists = TopLists(2, depth=20, n_candidates=1000)
     sample = np.tile(np.arange(200, dtype=np.float32), (2, 1))
     lists.guess_floors(slice(0, 2), sample)
-    rank = lists.rank_to_keep(200)
+    rank = lists.rank_to_keep(200, alike=1.0)
     assert rank < 20
     assert lists.floors.tolist() == [200 - rank] * 2
     candidates = np.arange(20)
@@ -132,7 +132,7 @@ def test_a_ceiling_keeps_a_guessed_floor_below_it():
     lists = TopLists(1, depth=20, n_candidates=1000)
     lists.ceilings = np.array([49], np.float32)
     lists.guess_floors(slice(0, 1), np.arange(200, dtype=np.float32)[None])
-    assert lists.floors[0] == 50 - lists.rank_to_keep(200)
+    assert lists.floors[0] == 50 - lists.rank_to_keep(200, alike=1.0)
 
 
 def raised(scores, *, depth, size):
@@ -153,7 +153,7 @@ def test_floors_rise_before_a_list_is_full():
     hits = Hits(np.zeros(128, np.int64), scores[:128], np.arange(128))
     lists.offer(slice(0, 1), hits)
     lists.raise_floors(slice(0, 1), seen=128, latest=64)
-    rank = lists.rank_to_keep(128)
+    rank = lists.rank_to_keep(128, alike=1.0)
     assert rank < 100
     assert lists.floors[0] == np.sort(scores[:128])[-rank]
 
@@ -188,28 +188,45 @@ def test_merged_lists_are_the_best_of_all(parts):
     arrays.arrays(np.float32, st.tuples(st.integers(1, 30), st.integers(1, 40)), elements=FEW),
     st.randoms(use_true_random=False),
 )
-def test_the_kernel_finds_what_plain_loops_find(scores, random):
-    """Hits of rows in order; columns filled, cut back where a list is full, until the last row."""
+def test_the_kernels_find_what_plain_loops_find(scores, random):
+    """Scores above a floor, row by row; columns filled, cut back where a list is full."""
     n_rows, n_columns = scores.shape
     floors = np.array([random.choice([-3, 0, 1]) for _ in range(n_rows)], np.float32)
     lists = TopLists(n_columns, depth=3, n_candidates=n_rows)
-    lists.keys = np.zeros((n_columns, 5), np.uint64)
+    lists.floors[:] = [random.choice([-10, 0]) for _ in range(n_columns)]
     lists.ceilings = np.array([random.choice([0.0, np.inf]) for _ in range(n_columns)], np.float32)
     idx, ids = np.empty((2, scores.size + 1), np.int32)
-    hits = Hits(idx, np.empty(scores.size + 1, np.float32), ids)
-    row, n_hits, everything = 0, 0, slice(0, n_columns)
-    while row < n_rows:
-        block = Block(scores, floors, 10)
-        row, n_hits = feed_lists(block, lists.arrays(everything), hits, row, n_hits)
-        lists.make_room(everything)
-    rows, columns = np.nonzero(scores >= floors[:, None])
-    assert idx[:n_hits].tolist() == rows.tolist()
-    assert ids[:n_hits].tolist() == columns.tolist()
-    assert hits.scores[:n_hits].tolist() == scores[rows, columns].tolist()
+    found = Hits(idx, np.empty(scores.size + 1, np.float32), ids)
+    column_floors = lists.floors.copy()
+    count = find_scores(Block(scores, floors, column_floors), found)
+    rows, columns = np.nonzero((scores >= floors[:, None]) | (scores >= column_floors))
+    assert idx[:count].tolist() == rows.tolist()
+    assert ids[:count].tolist() == columns.tolist()
+    assert found.scores[:count].tolist() == scores[rows, columns].tolist()
+    everything = slice(0, n_columns)
+    lists.offer(everything, Hits(ids[:count], found.scores[:count], idx[:count] + 10))
     lists.settle(everything)
-    kept = np.where(scores > lists.ceilings, -np.inf, scores).T
+    kept = np.where((scores > lists.ceilings) | (scores < column_floors), -np.inf, scores).T
     expected = [[at + 10 for at in ids] for ids in sorted_rows(kept, 3)]
     best = lists.best(everything)
-    found = [ids_of(keys[keys != NO_KEY]).tolist() for keys in best]
-    assert found == expected
-    assert lists.n_dropped.tolist() == (scores > lists.ceilings).sum(axis=0).tolist()
+    listed = [ids_of(keys[keys != NO_KEY]).tolist() for keys in best]
+    assert listed == expected
+    high = (scores > lists.ceilings) & (scores >= column_floors)
+    assert lists.n_dropped.tolist() == high.sum(axis=0).tolist()
+
+
+@given(
+    st.lists(st.floats(-2, 2, width=32) | st.sampled_from([-0.0, 0.0, 1.0]), min_size=1).map(
+        lambda scores: np.array(scores * 40, np.float32)
+    ),
+    st.integers(1, 9),
+    st.randoms(use_true_random=False),
+)
+def test_a_full_list_is_cut_without_losing_what_ends_up_in_it(scores, depth, random):
+    random.shuffle(scores)
+    lists = TopLists(1, depth=depth, n_candidates=len(scores))
+    idx = np.zeros(len(scores), np.int64)
+    lists.offer(slice(0, 1), Hits(idx, scores, np.arange(len(scores))))
+    assert len(scores) < lists.capacity(depth) or lists.floors[0] <= np.sort(scores)[-depth]
+    assert not len(lists.settle(slice(0, 1)))
+    assert ids_in(lists.best(slice(0, 1))) == sorted_rows(scores[None] + np.float32(0), depth)

@@ -14,7 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from aoq.published.open_clip import SETTINGS, WEIGHTS
+from aoq.runs.checkpoint import hash_model
+from aoq.runs.directory import RunDirectory
 from tests.commands import aoq, assert_refused
+from tests.hub_server import Hub, at
 from tests.published.test_dual_encoders import (
     TEXTS,
     compared_by_transformers,
@@ -111,6 +114,34 @@ def test_scores_are_those_of_the_same_clip_of_transformers(
     reference = with_their_pooling(shutil.copytree(towers.clip, tmp_path / "clip"))
     expected = compared_by_transformers(reference, photos, list(TEXTS)).cosines
     torch.testing.assert_close(scores_of(moved, photos, list(TEXTS)), expected, rtol=0, atol=2e-5)
+
+
+def test_a_name_on_the_hub_is_the_model_of_its_folder(
+    tmp_path: Path, towers: TinyModels, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_open_clip(tmp_path / "open", towers.clip)
+    (folder / "config.json").write_text('{"architecture": "vit_base_patch16"}')  # of timm
+    (folder / "open_clip_pytorch_model.bin").write_bytes(b"pickled")
+    hub.commit("owner/clip", {path.name: path.read_bytes() for path in folder.iterdir()})
+    runs = [tmp_path / name for name in ("folder", "hub", "cache")]
+    assert aoq("import", folder, "--out", runs[0]).returncode == 0
+    done = aoq("import", "hf-hub:owner/clip", "--out", runs[1])
+    assert done.returncode == 0, done.stderr
+    assert "open_clip_pytorch_model.bin" not in hub.downloads
+    assert WEIGHTS in hub.downloads
+    at("http://127.0.0.1:9", monkeypatch)
+    done = aoq("import", "hf-hub:owner/clip", "--out", runs[2])
+    assert done.returncode == 0, done.stderr
+    ids = [RunDirectory(run).read_origin()["imported"] for run in runs]
+    assert len({(each["images"], each["texts"]) for each in ids}) == 1
+    assert len({hash_model(run) for run in runs}) == 1
+
+    assert_refused(aoq("import", "hf-hub:owner/other", "--out", tmp_path / "run"), "HF_ENDPOINT")
+    at(hub.address, monkeypatch)
+    assert_refused(aoq("import", "hf-hub:owner/other", "--out", tmp_path / "run"), "owner/other is")
+    hub.commit("owner/bert", {"config.json": b"{}"})
+    done = aoq("import", "hf-hub:owner/bert", "--out", tmp_path / "run")
+    assert_refused(done, f"it has no {SETTINGS}")
 
 
 def with_settings(**changes: Any) -> Callable[[Path], None]:

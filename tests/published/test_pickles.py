@@ -106,7 +106,7 @@ def test_a_compressed_checkpoint_is_refused(file):
     value["model"][0]["fc.weight"] = torch.zeros(3_000, 1_000)
     packed_again(write(file, value, form="zip"), compression=zipfile.ZIP_DEFLATED)
     assert file.stat().st_size < 100_000
-    with pytest.raises(UserError, match=r"data\.pkl is compressed, so it may become any size"):
+    with pytest.raises(UserError, match=r"data\.pkl is compressed"):
         read_checkpoint(file)
 
 
@@ -162,7 +162,7 @@ def test_weights_that_are_not_in_the_file_are_refused(file):
     for _ in range(4):
         list(pickletools.genops(whole))
     file.write_bytes(whole.getvalue()[: whole.tell()] + pickle.dumps([], 2))
-    with pytest.raises(UserError, match=r"its weights take 12\d,\d+ bytes and the file has"):
+    with pytest.raises(UserError, match=r"weights take 12\d,\d+ bytes"):
         read_checkpoint(file)
 
 

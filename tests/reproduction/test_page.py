@@ -9,7 +9,7 @@ from aoq.evaluation.power import DEVIATION
 from aoq.evaluation.rank_archive import RankArchive
 from aoq.experiments.definition import load_definition
 from aoq.experiments.plan import plan_grid
-from aoq.experiments.results import chosen_rows, ranks_key, read_results
+from aoq.experiments.results import Results, ranks_key
 from aoq.storage import read_json_lines
 from reproduction import EXPERIMENTS, RESULTS, ROOT, definition_file
 from reproduction.grid import all_comparisons, all_rows, verdicts_of
@@ -47,8 +47,8 @@ def test_the_ranks_behind_every_kept_result_are_kept_too():
 def test_tables_have_the_trainings_as_they_are_kept(name):
     """Of rows; choices and ensembles are made of them."""
     definition = load_definition(definition_file(name))
-    lines = read_results(RESULTS, definition)
-    runs = plan_grid(definition, out=Path(), chosen=chosen_rows(definition, lines))
+    results = Results.read(RESULTS, definition)
+    lines, runs = results.lines, plan_grid(definition, out=Path(), chosen=results.chosen)
     planned = [(run.label, run.recipe.seed) for run in runs if run.is_row]
     kept = {key: lines[key]["test"]["rsum"] for key in planned if key in lines}
     table = ROOT / "results" / definition.name / "tables" / "trainings.csv"

@@ -11,7 +11,7 @@ from PIL import Image
 from aoq.evaluation.bootstrap import Interval
 from aoq.evaluation.online_share import OnlineShare
 from aoq.experiments.report import read_experiment
-from aoq.experiments.results import results_file
+from aoq.experiments.results import Experiment
 from reproduction.claims import Claim, PaperTable
 from reproduction.figures import cross_retrieval
 from reproduction.pair_scores import scores_by_class
@@ -26,10 +26,10 @@ PAPER = PaperTable(
 
 def read(made, *, out: Path | None = None):
     definition, data, runs = made
-    out = out or runs
-    results = results_file(runs)
-    report = read_experiment(definition, out=out, results=results, data=data, command="again")
-    return PaperReport(report, PAPER)
+    experiment = Experiment(
+        definition=definition, out=out or runs, file=runs / "results.jsonl", data=data
+    )
+    return PaperReport(read_experiment(experiment, command="again"), PAPER)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
 import shutil
@@ -14,6 +15,7 @@ from aoq.cli import app
 from aoq.errors import UserError
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.index import Index
+from aoq.retrieval.queries import Query
 from tests.commands import aoq_process
 from tests.retrieval.conftest import draw_photo
 
@@ -35,14 +37,18 @@ def test_index_then_search_from_the_shell(run, world):
     made = aoq_process("index", run, "--splits", "dev", "test")
     assert made.returncode == 0, made.stderr
     assert "indexed 10 images and" in made.stderr
+    assert "of dev: " in made.stderr
+    assert "% by words of captions, " in made.stderr
     assert f"next: aoq search {run}" in made.stderr
     found = aoq_process("search", run, "a red ball", "--top", 3, "--json")
     assert found.returncode == 0, found.stderr
     answer = json.loads(found.stdout)
-    assert answer["query"] == {"text": "a red ball", "image": None}
+    assert answer["query"] == {"texts": ["a red ball"], "like": [], "without": [], "image": None}
     assert answer["exact"] is True
+    assert answer["ranked_by"] == "merged"
+    assert answer["calibrated_on"]["split"] == "dev"
     assert answer["unknown_words"] == ["a"]
-    assert "does not know these words and treats them all alike: a" in found.stderr
+    assert "treats them all alike: a" in found.stderr
     assert [hit["rank"] for hit in answer["hits"]] == [1, 2, 3]
     for hit in answer["hits"]:
         assert hit["picture"] == str(world.photos / hit["id"])
@@ -54,25 +60,97 @@ def test_a_search_prints_a_row_a_hit_and_a_picture_finds_texts(
     monkeypatch.delenv("COLUMNS", raising=False)  # as in a pipe
     run_here("search", world.runs["vse"], "red ball", "--top", 4)
     lines = capsys.readouterr().out.splitlines()
-    best = matchers["vse"].search("red ball", top=4).hits
-    assert lines[0].split() == ["rank", "score", "image", "caption", "picture"]
+    best = matchers["vse"].find(Query(texts=("red ball",), top=4)).hits
+    assert lines[0].split() == ["rank", "score", "probability", "image", "caption", "picture"]
     for line, hit in zip(lines[2:], best, strict=True):
-        for part in (f"{hit.score:.4f}", hit.id, str(hit.picture), hit.text):
+        share = f"{hit.probability:.1%}"
+        for part in (f"{hit.score:.4f}", share, hit.id, str(hit.picture), hit.text):
             assert part in line
     picture = world.photos / "test-1.png"
     run_here("search", world.runs["vse"], "--image", picture, "--top", 4)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["rank", "score", "text", "caption"]
+    assert lines[0].split() == ["rank", "score", "probability", "text", "caption"]
     best = matchers["vse"].search(picture, top=4).hits
     for line, hit in zip(lines[2:], best, strict=True):
-        assert line.rstrip().split(maxsplit=3)[1:] == [f"{hit.score:.4f}", hit.id, hit.text]
+        share = f"{hit.probability:.1%}"
+        assert line.rstrip().split(maxsplit=4)[1:] == [f"{hit.score:.4f}", share, hit.id, hit.text]
+
+
+def asked(capsys, *arguments):
+    run_here("search", *arguments, "--json")
+    return json.loads(capsys.readouterr().out)
+
+
+def test_several_things_are_asked_at_once(world, matchers, capsys):
+    photo = world.photos / "dev-1.png"
+    found = asked(
+        capsys,
+        *(world.runs["vse"], "red ball", "two cup", "--like", photo, "--without", "green"),
+        *("--weights", 1, 0.5, 2, "--where", "not split = test", "--top", 3, "--collapse"),
+    )
+    query = Query(
+        texts=("red ball", "two cup"),
+        images=(photo,),
+        without=("green",),
+        weights=(1, 0.5, 2),
+        where="not split = test",
+        top=3,
+        collapse=True,
+    )
+    expected = matchers["vse"].find(query)
+    assert [hit["number"] for hit in found["hits"]] == [hit.number for hit in expected.hits]
+    assert found["query"] == {
+        "texts": ["red ball", "two cup"],
+        "like": [str(photo)],
+        "without": ["green"],
+        "image": None,
+    }
+    assert not any(hit["id"].startswith("test") for hit in found["hits"])
+
+
+def test_captions_are_searched_beside_photos_alone_or_not_at_all(world, capsys):
+    for words, ranked_by in (("auto", "merged"), ("only", "words"), ("off", "model")):
+        found = asked(capsys, world.runs["vse"], "red ball", "--words", words)
+        assert found["ranked_by"] == ranked_by
+        assert (found["hits"][0]["model_score"] is None) == (words == "only")
+        assert (found["hits"][0]["words_score"] is None) == (words == "off")
+
+
+def test_nothing_fits_if_no_hit_reaches_the_bar(world, capsys):
+    found = asked(capsys, world.runs["vse"], "red ball", "--min-score", 99)
+    assert (found["hits"], found["bar"]) == ([], 99)
+    run_here("search", world.runs["vse"], "red ball", "--min-score", 99)
+    assert "nothing fits: no hit reaches a score of 99" in capsys.readouterr().err
+
+
+def test_hits_are_exported_as_a_table_as_json_and_as_links(world, capsys, tmp_path):
+    command = (world.runs["vse"], "red ball", "--top", 3)
+    found = asked(capsys, *command)["hits"]
+    for name in ("hits.csv", "hits.json", "photos"):
+        run_here("search", *command, "--export", tmp_path / name)
+        with pytest.raises(UserError, match="exists already"):
+            run_here("search", *command, "--export", tmp_path / name)
+    with (tmp_path / "hits.csv").open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["rank"], row["id"], row["picture"]) for row in rows] == [
+        (str(hit["rank"]), hit["id"], hit["picture"]) for hit in found
+    ]
+    assert json.loads((tmp_path / "hits.json").read_text())["hits"] == found
+    links = sorted((tmp_path / "photos").iterdir())
+    assert [link.name for link in links] == [f"{hit['rank']}-{hit['id']}" for hit in found]
+    assert [str(link.resolve()) for link in links] == [hit["picture"] for hit in found]
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["search", "RUN"], "a sentence or a picture"),
-        (["search", "RUN", "red", "--image", "x.jpg"], "a sentence or a picture"),
+        (["search", "RUN", "red", "--image", "x.jpg"], "goes alone; --like finds photos"),
+        (["search", "RUN", "red", "--weights", "1", "2"], "2 weights are given for 1 texts"),
+        (["search", "RUN", "red", "--where", "split ="], "split"),
+        (["search", "RUN", "--like", "x.jpg", "--words", "only"], "give sentences and no photo"),
+        (["search", "RUN", "red", "--export", "hits.pdf"], "neither .csv nor .json"),
+        (["search", "RUN", "--image", "x.jpg", "--export", "links"], "texts are searched"),
         (["search", "RUN", "zebra"], "knows no word of this text"),
         (["search", "RUN", "red", "--index", "no where"], "aoq index .* --out 'no where'`"),
         (["search", "RUN", "--image", "nowhere.jpg"], "nowhere.jpg"),
@@ -169,9 +247,7 @@ def test_a_teacher_s_recall_is_reported_and_without_one_a_model_is_slow(world, t
     again = f"aoq index {bfan} --proposals 2 --out {tmp_path / 'quick'}"
     assert f"measured again: {again}" in capsys.readouterr().err
     run_here("index", bfan, "--proposals", 100, "--out", tmp_path / "quick")
-    assert (
-        "100 proposals give 100.0% of the first, 100.0% of the first 5" in capsys.readouterr().err
-    )
+    assert "100.0% of the first, 100.0% of the first 5" in capsys.readouterr().err
 
 
 # Vectors

@@ -21,7 +21,8 @@ from aoq.features.regions import RegionSource
 from aoq.mining.candidates import CandidateLists
 from aoq.retrieval.build import Contents, build_index
 from aoq.retrieval.index import IndexManifest
-from aoq.retrieval.ranking import FullRanker, VectorRanker
+from aoq.retrieval.ranking import FullRanker
+from aoq.retrieval.vector_ranking import VectorRanker
 from aoq.runs.query_reader import QueryReader
 from aoq.web.app import make_app
 from aoq.web.limits import Limits
@@ -170,7 +171,7 @@ def index(own):
 
 
 def test_a_sentence_finds_pictures_by_the_model_s_own_tokenizer(own, index):
-    found = own.aoq("search", own.run, "red ball", "--top", 5, "--json")
+    found = own.aoq("search", own.run, "red ball", "--words", "off", "--top", 5, "--json")
     assert found.returncode == 0, found.stderr
     hits = json.loads(found.stdout)["hits"]
     expected = [hit.score for hit in index.search("red ball", top=5).hits]
@@ -435,7 +436,7 @@ def test_a_run_of_built_data_needs_no_reader(tmp_path, world):
     by_file, by_number = matcher.texts_for(picture).hits, matcher.texts_for(2).hits
     assert [hit.score for hit in by_file] == pytest.approx([h.score for h in by_number], abs=1e-4)
     assert matcher.search("red zyxxy").unknown_words == ("zyxxy",)
-    with pytest.raises(QueryError, match="no attention between words and regions that could"):
+    with pytest.raises(QueryError, match="no attention between words and regions"):
         matcher.attention(0, 0)
 
 
@@ -467,5 +468,5 @@ def test_pictures_of_several_shapes_are_refused(tmp_path):
     for photo, size in zip(photos, (3, 4), strict=True):
         Image.new("RGB", (size, 2)).save(photo)
     images = QueryReader(read_picture=np.asarray).images(photos)
-    with pytest.raises(UserError, match=r"shapes \(2, 3, 3\), \(2, 4, 3\); expected one shape"):
+    with pytest.raises(UserError, match=r"shapes \(2, 3, 3\), \(2, 4, 3\); expected"):
         images[np.array([0, 1])]

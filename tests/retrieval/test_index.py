@@ -138,7 +138,7 @@ def test_a_precomp_folder_can_be_searched_in_words_but_pictures_cannot_be_read(t
     with pytest.raises(UserError, match="cannot read pictures, because nothing says"):
         matcher.texts_for(photo)
     (tmp_path / "precomp").rename(tmp_path / "moved")
-    with pytest.raises(UserError, match=r"because its data set .*precomp is not there.*bring it"):
+    with pytest.raises(UserError, match=r"data set .*precomp is not there.*bring it"):
         Matcher.load(tmp_path / "run").texts_for(photo)
 
 
@@ -428,7 +428,7 @@ def test_an_index_of_another_version_is_refused_and_can_be_made_again(run):
     build_index(run)
     edit(version=99)(run / "index" / "index.json")
     record(run / "index" / "index.json")
-    with pytest.raises(UserError, match=r"of version 99, expected .* `aoq index RUN --force`"):
+    with pytest.raises(UserError, match=r"of version 99, .* `aoq index RUN --force`"):
         Matcher.load(run)
     assert_whole(build_index(run, force=True))
     assert len(list((run / "index").glob("train-*"))) == 1
@@ -495,7 +495,7 @@ def test_photos_that_are_added_leave_those_who_read_what_they_had(run, album):
 
 # Killed
 
-REPLACED = ("aoq.retrieval.build", "remove_folder", 1)
+REPLACED = ("aoq.retrieval.finish", "remove_folder", 1)
 
 
 @pytest.mark.parametrize(
@@ -521,7 +521,8 @@ def test_killed_when_the_old_parts_go_the_other_index_is_whole(run):
     die(REPLACED, "index", run, "--force")
     assert_whole(Index.open(run / "index"))
     assert_whole(build_index(run, force=True))
-    assert len([part for part in (run / "index").iterdir() if part.is_dir()]) == len(SIZES)
+    assert len(list((run / "index").glob("*/entries.json"))) == len(SIZES)
+    assert len(list((run / "index").glob("captions-*"))) == 1
 
 
 def assert_whole(index):

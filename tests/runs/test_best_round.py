@@ -57,7 +57,7 @@ def test_one_line_shows_both_figures_and_how_to_take_the_other(tmp_path):
     assert best_round(run).sentence == (
         f"{run}: round one is used (dev rsum 268.1; round two 194.3); --round two takes the other"
     )
-    assert "round two is used (dev rsum 194.3; round one 268.1)" in best_round(run, "two").sentence
+    assert "(dev rsum 194.3; round one 268.1)" in best_round(run, "two").sentence
     assert best_round(run / "round-two").sentence == ""
 
 

@@ -39,11 +39,11 @@ from aoq.models.towers import Towers, tower_inputs
 from aoq.recipes import save_recipe
 from aoq.runs.checkpoint import TrainedRun, load_run, save_weights
 from aoq.runs.directory import RunDirectory
-from aoq.runs.export import export_run
+from aoq.runs.export import Format, export_run
 from aoq.runs.plain_models import head_layers
 from aoq.storage import write_json
 from tests.commands import aoq, assert_refused
-from tests.towers import TinyModels
+from tests.towers import TinyModels, write_siglip2
 
 TEXTS = ("a red ball on the left", "two green trees above a dog in the snow", "a cup")
 EXACT = 1e-5
@@ -239,6 +239,19 @@ def test_learned_weights_have_their_names_in_the_whole_network(
     assert any(".layers.2." in name for name in learned)
     assert not any(".layers.0." in name for name in learned)
     assert not any("embeddings" in name for name in learned)
+
+
+@pytest.mark.parametrize("form", ["transformers", "sentence-transformers"])
+def test_gemma_s_tokenizer_is_exported_in_lower_case(tmp_path: Path, form: Format) -> None:
+    folder = write_siglip2(tmp_path / "siglip2")
+    model = ModelConfig(name="towers", image=str(folder), learn="full", head="none")
+    export_run(write_run(tmp_path / "run", model), tmp_path / "plain", format=form)
+    places = [path.parent for path in (tmp_path / "plain").rglob("tokenizer.json")]
+    for place in {*places}:
+        tokenizer = AutoTokenizer.from_pretrained(place)
+        ids = tokenizer(["A Red BALL", "a red ball", "a red cup"])["input_ids"]
+        assert ids[0] == ids[1] != ids[2]
+    assert places
 
 
 # What is refused

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,30 +29,12 @@ from aoq.runs.judge import evaluate_run
 from aoq.training.two_rounds import run_recipe
 from tests.commands import aoq, aoq_process, assert_refused
 from tests.end_to_end.test_towers import recipe_of, two_towers
-from tests.hub_server import READ, WRITE, Files, Hub, running_hub
+from tests.hub_server import READ, WRITE, Files, Hub, at
 from tests.retrieval.conftest import photo_records
 from tests.towers import TinyModels
 
 NAME = "someone/squares"
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")  # of httpx
-
-
-def at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set HF_ENDPOINT, which huggingface_hub reads once."""
-    files = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr(constants, "ENDPOINT", address)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with running_hub() as hub:
-        at(hub.address, monkeypatch)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
-        monkeypatch.setenv("HF_TOKEN", WRITE)
-        yield hub
 
 
 @pytest.fixture(scope="module")
@@ -470,12 +451,13 @@ def test_the_commands_of_the_card_find_photos(
         "HF_TOKEN": WRITE,
     }
     run, photos = tmp_path / "pulled", data.parent / "photos"
+    assert aoq("push", trained["lora"], NAME).returncode == 0
+    done = aoq_process("pull", NAME, "--out", run, env=environment)
+    assert done.returncode == 0, done.stderr
     for command in (
-        ("push", trained["lora"], NAME),
-        ("pull", NAME, "--out", run),
         ("index", run, "--pictures", photos, "--without-data"),
         ("search", run, "a small red ball"),
     ):
-        done = aoq_process(*command, env=environment)
+        done = aoq(*command)
         assert done.returncode == 0, done.stderr
     assert "test-0" in done.stdout + done.stderr or ".png" in done.stdout

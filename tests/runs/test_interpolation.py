@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from aoq.cli.interpolate import _why_none
 from aoq.config import ModelConfig, Recipe, RoundConfig
 from aoq.data.build import build_dataset
 from aoq.data.dataset import PairDataset
@@ -19,7 +20,14 @@ from aoq.evaluation.protocols import evaluate
 from aoq.runs import interpolation
 from aoq.runs.checkpoint import TrainedRun, hash_model, load_run
 from aoq.runs.directory import RunDirectory
-from aoq.runs.interpolation import Judged, _Line, _Set, _start_of, interpolate_run
+from aoq.runs.interpolation import (
+    Interpolation,
+    Judged,
+    _Line,
+    _Set,
+    _start_of,
+    interpolate_run,
+)
 from aoq.runs.summary import RunSummary
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import train_round
@@ -189,6 +197,16 @@ def test_a_drop_on_the_second_set_rules_shares_out(run: Path, tmp_path: Path) ->
         for drop, share in ((0.0, 0.0), (2.0, 0.3), (60.0, 1.0)):
             assert line.choose(shares, sets, max_drop=drop).share == share
         assert line.choose(shares, sets[:1], max_drop=0.0).share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [((100, 100, 100), "equals"), ((100, 90, 100), "is not above"), ((100, 130, 90), "second")],
+)
+def test_why_no_share_is_chosen_is_said(own: tuple[int, ...], reason: str) -> None:
+    judged = [Judged(share / 2, "mine", "dev", {"rsum": own[share]}) for share in range(3)]
+    other = [Judged(share / 2, "other", "dev", {"rsum": 300.0 - share}) for share in range(3)]
+    assert reason in _why_none(Interpolation(0.0, (*judged, *other)))
 
 
 def test_heads_cannot_be_interpolated(

@@ -143,7 +143,7 @@ def test_an_encoding_that_is_not_finite_is_named():
     dataset = uneven_dataset(images=5)
     dataset.features[3] = np.inf
     model = small_model("vse", vocabulary=vocabulary_of(dataset))
-    with pytest.raises(UserError, match=r"uneven \(train\), image 3: its encoding is not finite"):
+    with pytest.raises(UserError, match=r"\(train\), image 3: .* is not finite"):
         encode_dataset(model, collator_of(dataset))
 
 

@@ -24,6 +24,13 @@ from tests.conftest import WORDS
 from tests.published.cases import content, write
 
 ROUND = RoundConfig(epochs=3, batch_size=16, learning_rate=1e-3, decay_after=2, checkpoint_every=1)
+REGULARISED = {
+    "standardise": True,
+    "feature_dropout": 0.2,
+    "word_dropout": 0.2,
+    "drop_regions": 0.3,
+    "drop_words": 0.3,
+}
 GROUPED = {"loss": LossConfig(name="online"), "batches": "grouped", "group_size": 4}
 
 
@@ -37,6 +44,22 @@ def small_recipe(data, **changes) -> Recipe:
         sampling=SamplingConfig(depth_texts=10, depth_images=4),
     )
     return replace(recipe, **changes)
+
+
+def regularised(precomp, name, **changes):
+    recipe = small_recipe(precomp, rounds="one")
+    model = replace(recipe.model, name=name, head_width=7, **REGULARISED)
+    return replace(recipe, model=model, round_one=replace(recipe.round_one, **changes))
+
+
+def cca_recipe(precomp, **changes) -> Recipe:
+    return Recipe(
+        data=str(precomp),
+        rounds="one",
+        min_word_count=1,
+        model=ModelConfig(name="cca", joint_width=4),
+        round_one=RoundConfig(epochs=3, **changes),
+    )
 
 
 def with_round_two(recipe, **changes):

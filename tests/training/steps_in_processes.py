@@ -1,22 +1,13 @@
-"""Twenty steps of several models, by one process or by those that torchrun starts.
-
-torchrun --nproc-per-node 2 -m tests.training.steps_in_processes out.json
-"""
+"""Twenty steps of several models, by one process or by those that torchrun starts."""
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
-import torch
 from torch import nn
 
 from aoq.config import LossConfig, ModelConfig, RoundConfig, SamplingConfig
 from aoq.data.collate import Collator
 from aoq.data.vocabulary import Vocabulary
-from aoq.distributed import join_processes
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.models import build_model
 from aoq.randomness import seed_torch
@@ -45,6 +36,11 @@ CASES = {
             name="online_quin", margin_online=0.4, semantic_margin=0.2, selective=0.2
         )
     },
+    "vse, weighed matches": {
+        "loss": LossConfig(name="softmax_offline", weigh_matches=True),
+        "avoid_matches": True,
+        "accumulate": 2,
+    },
     "scan": {},
     "vse": {},
     "vsrn, frozen": {},
@@ -66,7 +62,16 @@ def everything_wrong(positives: Positives) -> CandidateLists:
 
     i2t, t2i = wrong(positives), wrong(positives.swapped)
     nothing = Provenance(teacher="", data="")
-    return CandidateLists(i2t, np.zeros(i2t.shape, "f4"), t2i, np.zeros(t2i.shape, "f4"), nothing)
+    random = np.random.default_rng(0)
+    return CandidateLists(
+        i2t,
+        np.zeros(i2t.shape, "f4"),
+        t2i,
+        np.zeros(t2i.shape, "f4"),
+        nothing,
+        i2t_matches=random.random(i2t.shape, "f4"),
+        t2i_matches=random.random(t2i.shape, "f4"),
+    )
 
 
 def train(case: str, **options) -> dict[str, list]:
@@ -78,13 +83,14 @@ def train(case: str, **options) -> dict[str, list]:
     vocabulary = Vocabulary.build(dataset.captions, min_count=1)
     collator, positives = Collator(dataset, vocabulary), dataset.positives
     loss = options.pop("loss", LossConfig(name="adap_off_quin"))
+    avoid_matches = options.pop("avoid_matches", False)
     settings = RoundConfig(
         loss=loss, batch_size=PAIRS, learning_rate=1e-3, clip_norm=1e9, **options
     )
     sampler = OfflineSampler(
         everything_wrong(positives),
         positives,
-        config=SamplingConfig(depth_texts=9, depth_images=9),
+        config=SamplingConfig(depth_texts=9, depth_images=9, avoid_matches=avoid_matches),
         seed=1,
     )
     name, frozen = case.split(",")[0], "frozen" in case
@@ -136,15 +142,3 @@ def train(case: str, **options) -> dict[str, list]:
     learned = [*model.parameters(), *logit_scale.parameters()]
     weights = nn.utils.parameters_to_vector(learned)
     return {"terms": steps, "norms": norms, "weights": weights.tolist()}
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    with join_processes() as processes:
-        results = {case: train(case, **options) for case, options in CASES.items()}
-        name = Path(sys.argv[1]).with_suffix(f".{processes.rank}.json")
-        name.write_text(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,11 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aoq.config import ModelConfig, Recipe, RoundConfig
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists
 from aoq.models.cca import CCA
-from aoq.recipes import save_recipe
 from aoq.retrieval.build import build_index
 from aoq.retrieval.matcher import Matcher
 from aoq.runs.checkpoint import load_run
@@ -23,18 +21,14 @@ from aoq.training.cost import estimate_cost
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import run_recipe, train_round
 from tests.kills import KilledError
-from tests.training.cases import assert_same_weights, events, small_recipe, validations, weights
-from tests.training.test_collectives import torchrun
-
-
-def cca_recipe(precomp, **changes) -> Recipe:
-    return Recipe(
-        data=str(precomp),
-        rounds="one",
-        min_word_count=1,
-        model=ModelConfig(name="cca", joint_width=4),
-        round_one=RoundConfig(epochs=3, **changes),
-    )
+from tests.training.cases import (
+    assert_same_weights,
+    cca_recipe,
+    events,
+    small_recipe,
+    validations,
+    weights,
+)
 
 
 def test_each_epoch_has_its_ridge_and_the_best_on_dev_is_kept(tmp_path, precomp, monkeypatch):
@@ -88,14 +82,6 @@ def test_a_finished_run_is_left_as_it_is_and_patience_ends_it(tmp_path, precomp)
     result = run_recipe(tmp_path / "run", recipe)
     assert len(validations(tmp_path / "run" / "round-one")) == 2  # the second is no better
     assert run_recipe(tmp_path / "run", recipe) == result
-
-
-def test_two_processes_compute_the_same(tmp_path, precomp):
-    recipe = cca_recipe(precomp)
-    save_recipe(recipe, tmp_path / "recipe.toml")
-    torchrun("-m", "aoq", "train", tmp_path / "recipe.toml", "--out", tmp_path / "two")
-    train_round(tmp_path / "one", recipe, open_training_data(recipe), which="one")
-    assert_same_weights(tmp_path / "one", tmp_path / "two")
 
 
 def test_a_run_is_judged_mined_with_indexed_and_searched(tmp_path, precomp):

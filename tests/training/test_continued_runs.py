@@ -140,7 +140,7 @@ def test_a_folder_is_never_a_round_and_a_run_at_once(tmp_path, precomp):
         run_recipe(tmp_path / "round", recipe)
     assert not (tmp_path / "round" / "round-one").exists()
     run_recipe(tmp_path / "run", recipe)
-    with pytest.raises(UserError, match=r"run holds a run of a whole recipe, .* add --force"):
+    with pytest.raises(UserError, match=r"a run of a whole recipe, .* add --force"):
         train_round(tmp_path / "run", recipe, data, which="one")
     assert not RunDirectory(tmp_path / "run").model.exists()
     train_round(tmp_path / "run", recipe, data, which="one", force=True)

@@ -41,6 +41,7 @@ OPTIONS = LEARNED | {
     "likeness": LossConfig(name="online_quin", semantic_margin=0.1, selective=0.1),
     "constant": LossConfig(name="adap_off_quin", weights="constant"),
     "shuffled": LossConfig(name="adap_off_quin", weights="shuffled"),
+    "weighed": LossConfig(name="adap_off_quin", weigh_matches=True),
 }
 MODERN = {"optimizer": "adamw", "weight_decay": 0.05, "ema": 0.9, "warmup_epochs": 1}
 
@@ -48,7 +49,13 @@ MODERN = {"optimizer": "adamw", "weight_decay": 0.05, "ema": 0.9, "warmup_epochs
 def recipe_of(precomp, loss, **changes):
     recipe = small_recipe(precomp)
     settings = replace(recipe.round_two, loss=loss, **changes)
-    recipe = replace(recipe, model=replace(recipe.model, name="vse"), round_two=settings)
+    recipe = replace(
+        recipe,
+        model=replace(recipe.model, name="vse"),
+        mining=replace(recipe.mining, estimate_matches=loss.weigh_matches),
+        sampling=replace(recipe.sampling, avoid_matches=loss.weigh_matches),
+        round_two=settings,
+    )
     if not loss.needs_candidates:
         recipe = replace(recipe, round_one=settings)
     return recipe
@@ -203,7 +210,7 @@ def test_a_learned_temperature_stays_within_the_bounds_of_clip(value, within):
 
 def test_a_temperature_outside_the_bounds_is_fixed_or_refused():
     assert LossConfig(name="infonce", temperature=2.0).initial_temperature == 2.0
-    with pytest.raises(UserError, match=r"temperature is 2\.0; one that is learned stays within"):
+    with pytest.raises(UserError, match=r"temperature is 2\.0; one that is learned"):
         LossConfig(name="infonce", temperature=2.0, learn_temperature=True)
 
 

@@ -1,4 +1,4 @@
-"""Rounds with regularised inputs: continued, in pieces, in parts, and by two processes."""
+"""Rounds with regularised inputs: continued, in pieces and in parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from aoq.config import LossConfig, RoundConfig
 from aoq.data.collate import Collator
 from aoq.data.vocabulary import Vocabulary
 from aoq.models import build_model
-from aoq.recipes import save_recipe
 from aoq.runs.checkpoint import load_run
 from aoq.runs.judge import evaluate_run
 from aoq.training.inputs import open_training_data
@@ -21,23 +20,9 @@ from aoq.training.step import make_batches, step_loss
 from aoq.training.two_rounds import train_round
 from tests.conftest import uneven_dataset
 from tests.kills import KilledError
-from tests.training.cases import assert_same_weights, small_recipe, validations, weights
-from tests.training.test_collectives import torchrun
+from tests.training.cases import assert_same_weights, regularised, validations
 
-ON = {
-    "standardise": True,
-    "feature_dropout": 0.2,
-    "word_dropout": 0.2,
-    "drop_regions": 0.3,
-    "drop_words": 0.3,
-}
 MODELS = ("vsrn", "scan", "bfan", "vse", "bow")
-
-
-def regularised(precomp, name, **changes):
-    recipe = small_recipe(precomp, rounds="one")
-    model = replace(recipe.model, name=name, head_width=7, **ON)
-    return replace(recipe, model=model, round_one=replace(recipe.round_one, **changes))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -103,18 +88,3 @@ def test_pieces_that_are_encoded_twice_are_thinned_out_alike(name):
     whole, piece = gradients(name, None), gradients(name, 100)
     assert any(value.any() for value in whole)
     torch.testing.assert_close(piece, whole, rtol=1e-6, atol=1e-12)
-
-
-def test_two_processes_that_drop_nothing_end_like_one_and_all_dropouts_train(tmp_path, precomp):
-    """Statistics are the same in every process; dropout, as that of captions, is each one's own."""
-    whole = regularised(precomp, "scan")
-    dropped = ("feature_dropout", "word_dropout", "drop_regions", "drop_words")
-    recipe = replace(whole, model=replace(whole.model, **dict.fromkeys(dropped, 0.0)))
-    for name, each in (("standardised", recipe), ("all", whole)):
-        save_recipe(each, tmp_path / f"{name}.toml")
-        torchrun("-m", "aoq", "train", tmp_path / f"{name}.toml", "--out", tmp_path / name)
-    train_round(tmp_path / "one", recipe, open_training_data(recipe), which="one")
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "standardised")
-    for key, value in one.items():
-        np.testing.assert_allclose(two[key], value, atol=1e-4, err_msg=key)
-    assert all(torch.isfinite(value).all() for value in weights(tmp_path / "all").values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from aoq import threads
 from aoq.runs.directory import RunDirectory
@@ -68,7 +69,7 @@ def test_a_round_goes_on_with_the_threads_it_began_with(tmp_path, precomp, monke
     real, seen = step_module.update, []
 
     def update(*args, **options):
-        seen.append(threads.torch.get_num_threads())
+        seen.append(torch.get_num_threads())
         if len(seen) == 4:
             raise KilledError
         return real(*args, **options)
@@ -112,7 +113,7 @@ def test_where_steps_become_slow_the_threads_are_measured_again(
     real, seen, now = step_module.update, [], [0.0]
 
     def update(*args, **options):
-        seen.append(threads.torch.get_num_threads())
+        seen.append(torch.get_num_threads())
         now[0] += 1.0 if len(seen) < 4 else 10.0
         return real(*args, **options)
 

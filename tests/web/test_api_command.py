@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -36,17 +37,39 @@ def test_a_server_says_where_it_is_and_ends_with_its_container(served_runs):
     assert process.returncode == 0
 
 
-def test_a_server_that_others_can_reach_warns_and_ends_on_a_signal(served_runs):
-    with start(served_runs.vsrn, "--host", "0.0.0.0") as process:
-        assert "there is no password" in process.stderr.readline()
+def test_a_server_that_others_can_reach_makes_a_token_logs_no_secret_and_ends_on_a_signal(
+    served_runs, tmp_path
+):
+    log = tmp_path / "access.jsonl"
+    with start(served_runs.vsrn, "--host", "0.0.0.0", "--access-log", str(log)) as process:
         port = re.search(r":(\d+) ", process.stderr.readline()).group(1)
+        token = re.search(r": (\S+)$", process.stderr.readline()).group(1)
+        assert process.stderr.readline().endswith(f":{port}/#token={token}\n")
+        address = f"http://127.0.0.1:{port}/api/status"
+        bearer = {"authorization": f"Bearer {token}"}
+        assert httpx.get(address).status_code == 401
         names = {"10.0.0.1": 200, socket.gethostname(): 200, "photos.example": 400}
         for name, status in names.items():
-            answer = httpx.get(f"http://127.0.0.1:{port}/api/status", headers={"host": name})
+            answer = httpx.get(f"{address}?text=secret", headers=bearer | {"host": name})
             assert answer.status_code == status, name
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == "stopped\n"
     assert process.returncode == 0
+    written = log.read_text()
+    assert token not in written
+    assert "secret" not in written
+    lines = [json.loads(line) for line in written.splitlines()]
+    assert [line["status"] for line in lines] == [401, *names.values()]
+    assert lines[1] | {"time": 0, "seconds": 0, "bytes": 0} == {
+        "time": 0,
+        "client": "127.0.0.1",
+        "visitor": "token",
+        "method": "GET",
+        "path": "/api/status",
+        "status": 200,
+        "bytes": 0,
+        "seconds": 0,
+    }
 
 
 SLOW = """
@@ -112,5 +135,7 @@ def test_wrong_settings_are_refused():
         serve(Path("nowhere"), max_upload="10 potatoes")
     with pytest.raises(UserError, match="--max-upload is 0;"):
         serve(Path("nowhere"), max_upload="0MB")
+    with pytest.raises(UserError, match="cannot be written"):
+        serve(Path("nowhere"), access_log="no/such/folder/log")
     with pytest.raises(UserError, match="--index is for a single run"):
         serve(Path("one"), Path("two"), index=Path("index"))

@@ -261,6 +261,10 @@ WRONG_ADDRESSES = {
         f"/api/runs/{VSRN}/texts?image=80",
         "/api/runs/bfan-round-two/attention?upload=nobody&text=a",
         f"/api/runs/{VSRN}/score?image=80&text=a",
+        f"/api/runs/{VSRN}/pictures/80?size=original",
+        "/api/runs/nobody/columns",
+        "/healthz/",
+        "/metrics/..",
     ],
     409: [
         f"/api/runs/{VSRN}/attention?image=1&text=a",
@@ -297,6 +301,7 @@ WRONG_ADDRESSES = {
         f"/api/runs/{VSRN}/entries?limit=101",
         f"/api/runs/{VSRN}/entries?offset=-1",
         f"/api/runs/{VSRN}/entries?sample=-1",
+        f"/api/runs/{VSRN}/pictures/3?size=Original",
         "/api/runs/bfan-round-two/attention?image=1",
         "/api/runs/bfan-round-two/attention?text=a",
         "/api/runs/bfan-round-two/attention?image=1&upload=x&text=a",

@@ -25,7 +25,7 @@ def test_where_a_teacher_proposes_status_and_answers_say_so(proposing):
     client, bfan = proposing
     run = client.get("/api/status").json()["runs"][1]
     assert not run["exact"]
-    assert run["teacher"]["label"] == "VSRN + AdapOffQuin"
+    assert run["teacher"]["label"] == "VSRN"
     assert run["teacher"]["proposals"] == 3
     assert run["teacher"]["recall_split"] == "test"
     assert run["teacher"]["recall"].keys() == {"i2t", "t2i"}

@@ -13,6 +13,11 @@ import sys
 
 import pytest
 
+from aoq.web.access import Gate, Tokens
+from aoq.web.app import make_app
+from aoq.web.limits import Limits
+from aoq.web.server import running
+
 _CONFIG = """
 [parameters]
 run = "{run}"
@@ -22,16 +27,19 @@ expected-statuses = ["2xx", "404", "409", "422"]
 """
 
 
-def examine(server: str, run: str, folder, *, examples: int) -> None:
+def examine(server: str, run: str, folder, *, examples: int, token: str | None = None) -> None:
     """All phases of `schemathesis run`; its report is the message of the failure."""
     config = folder / "schemathesis.toml"
     config.write_text(_CONFIG.format(run=run))
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run"]
     command += [f"{server}/openapi.json", "--max-examples", str(examples)]
     command += ["--generation-deterministic", "--no-color"]
+    if token is not None:
+        command += ["--header", f"Authorization: Bearer {token}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "12 selected / 12 total" in done.stdout
+    routes = 17 if token is None else 18
+    assert f"{routes} selected / {routes} total" in done.stdout
 
 
 def test_answers_are_what_the_document_promises(server, tmp_path):
@@ -42,3 +50,11 @@ def test_answers_are_what_the_document_promises(server, tmp_path):
 @pytest.mark.parametrize("run", ["vsrn-round-two", "bfan-round-two", "nobody"])
 def test_many_more_answers_are_what_the_document_promises(server, run, tmp_path):
     examine(server, run, tmp_path, examples=500)
+
+
+@pytest.mark.slow
+def test_a_server_that_wants_a_token_keeps_its_word_too(matchers, tmp_path):
+    token = "correct-horse-battery"
+    app = make_app(matchers, gate=Gate(Tokens({token: "anna"})))
+    with running(app, Limits()) as server:
+        examine(server, "bfan-round-two", tmp_path, examples=20, token=token)

@@ -4,8 +4,10 @@ Heavy imports happen inside the commands, so that `aoq --help` answers at once.
 """
 
 from aoq.cli import (
+    cache,
     data,
     demo,
+    doctor,
     evaluate,
     experiment,
     extract,
@@ -21,12 +23,26 @@ from aoq.cli import (
     share,
     train,
 )
-from aoq.cli.base import app, main
+from aoq.cli.base import app, group_commands, main
+
+group_commands(
+    {
+        "Search photos": ("import", "index", "search", "serve", "score", "encode"),
+        "Train and fine-tune": (
+            *("data", "extract", "run", "train", "mine", "evaluate", "runs", "recipes"),
+            *("interpolate", "export", "push", "pull"),
+        ),
+        "Research": ("demo", "experiment"),
+        "This installation": ("doctor", "cache", "--help", "--version"),
+    }
+)
 
 __all__ = [
     "app",
+    "cache",
     "data",
     "demo",
+    "doctor",
     "evaluate",
     "experiment",
     "extract",

@@ -21,7 +21,7 @@ from cyclopts.config import Dict
 from cyclopts.validators import Number
 
 from aoq import __version__
-from aoq.config import Behaviour, Recipe, RoundName
+from aoq.config import Behaviour, Recipe, RoundConfig, RoundName
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 app = App(
     name="aoq",
     version=__version__,
-    help="Train, mine and judge image-text matching models with offline hard negatives.",
+    help="Search photos with image-text encoders, and train them with harder negatives.",
     help_epilogue="New here: `aoq demo` does it all on an embedded data set in about ten minutes.",
     suppress_keyboard_interrupt=False,
     default_parameter=Parameter(negative_iterable=()),
@@ -75,10 +75,37 @@ def _recipe_under_flags(app: App, commands: tuple[str, ...], arguments: Argument
     if source is None:
         return
     behaviours: dict[str, Behaviour] = {"paper": "paper", "official": "official"}
-    flag = given["--behaviour"][0].value if given["--behaviour"] else ""
+    behaviour = given["--behaviour"][0].value if given["--behaviour"] else ""
     (name,) = commands
-    values = {name: recipe_as_dict(load_recipe(source, behaviour=behaviours.get(flag)))}
-    Dict(values, source=source)(app, commands, arguments)
+    recipe = load_recipe(source, behaviour=behaviours.get(behaviour))
+    for flag in ("--round-one", "--round-two"):
+        epochs = given.get(f"{flag}.epochs")
+        if epochs and epochs[0].value.isdecimal():
+            recipe = _shorten_start(recipe, flag, epochs=int(epochs[0].value))
+    Dict({name: recipe_as_dict(recipe)}, source=source)(app, commands, arguments)
+
+
+def _shorten_start(recipe: Recipe, flag: str, *, epochs: int) -> Recipe:
+    """Shorten what a round of a recipe starts with, if it would fill all epochs of a flag.
+
+    Flags of its own still take precedence.
+    """
+    from aoq.progress import say
+    from aoq.recipes import with_settings
+
+    name = flag.removeprefix("--").replace("-", "_")
+    settings: RoundConfig = getattr(recipe, name)
+    longest = {"warmup_epochs": epochs - 1, "rise_epochs": epochs / 2}
+    capped = {
+        setting: most
+        for setting, most in longest.items()
+        if getattr(settings, setting) >= epochs > 0
+    }
+    if not capped:
+        return recipe
+    changes = " and ".join(f"{setting} {most:g}" for setting, most in capped.items())
+    say(f"{flag}.epochs {epochs}: the start of the round is shortened: {changes}")
+    return with_settings(recipe, {name: {"epochs": epochs, **capped}}, where=flag)
 
 
 def _chosen(commands: tuple[str, ...], given: Mapping[str, Sequence[Token]]) -> str | None:
@@ -226,6 +253,14 @@ def next_steps(*commands: str) -> None:
 
     for step in commands:
         say(f"next: {step}")
+
+
+def group_commands(purposes: Mapping[str, Sequence[str]]) -> None:
+    """Show the commands of `aoq --help` by purpose, in this order."""
+    for place, (purpose, names) in enumerate(purposes.items()):
+        group = Group(purpose, sort_key=place)
+        for name in names:
+            app[name].group = (group,)
 
 
 def main() -> None:

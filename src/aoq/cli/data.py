@@ -213,7 +213,7 @@ def check(folder: Path, /, *, run: Path | None = None, as_json: Json = False) ->
     as_json
         Print one JSON object.
     """
-    from aoq.cli.doctor import show_report
+    from aoq.cli.findings import show_report
     from aoq.data.checks.dataset import check_dataset
     from aoq.runs.checkpoint import trained_vocabulary
 

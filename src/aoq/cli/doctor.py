@@ -1,77 +1,122 @@
-"""The data doctor's report on a terminal: sizes, then each finding with its first places."""
+"""`aoq doctor`: what is installed and found, for a report of a problem or a first look."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib import metadata
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from aoq.cli.base import Json, app, next_steps, print_json
 
-from aoq.data.checks.findings import Finding, Report, SplitFacts
-from aoq.progress import count_of
-
-ERRORS_SHOWN, WARNINGS_SHOWN = 10, 3  # places shown of each finding
-
-
-def show_report(report: Report) -> None:
-    """Print a report; paths are relative to the data set's folder."""
-    blocks: list[RenderableType] = [Text(f"{report.folder}\n", style="bold")]
-    if report.splits:
-        blocks.append(Padding(_sizes(report.splits), (0, 0, 1, 0)))
-    findings = Table.grid(padding=(0, 2, 0, 0))
-    for finding in report.findings:
-        label = ("error", "bold red") if finding.is_error else ("warning", "yellow")
-        findings.add_row(Text(*label), _body(finding, report.folder))
-    blocks += [findings, Text(summary(report))]
-    Console(highlight=False).print(Group(*blocks))
+# Extras, each with the packages by which it is known.
+_EXTRAS = {
+    "extract": ("pillow", "efficientnet_lite_pytorch"),
+    "search": ("faiss-cpu",),
+    "web": ("fastapi", "uvicorn", "matplotlib", "jinja2"),
+    "transformers": ("transformers", "huggingface-hub"),
+    "towers": ("transformers", "peft", "sentencepiece"),
+    "hub": ("sentence-transformers",),
+    "board": ("tensorboard",),
+    "coco": ("eccv-caption",),
+}
+_ALWAYS = ("torch", "numpy", "numba", "lightning-fabric", "safetensors")
+_VARIABLES = (
+    *("AOQ_CACHE", "AOQ_MODEL", "HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE"),
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES"),
+)
 
 
-def summary(report: Report) -> str:
-    """Return the last line: the number of kinds of errors and warnings."""
-    errors = sum(finding.is_error for finding in report.findings)
-    warnings = len(report.findings) - errors
-    if not report.findings:
-        return "nothing unusual found"
-    counts = ((errors, "error"), (warnings, "warning"))
-    return ", ".join(count_of(number, what) for number, what in counts if number)
+@app.command
+def doctor(*, json: Json = False) -> None:
+    """Print versions, devices, threads, pretrained weights, caches and what is missing.
+
+    Parameters
+    ----------
+    json
+        Print one JSON object instead.
+    """
+    facts = dict(_facts())
+    if json:
+        print_json(facts)
+        return
+    from aoq.cli.base import print_table
+
+    print_table(list(facts.items()))
+    next_steps("aoq cache", "aoq demo")
 
 
-def _sizes(splits: Sequence[SplitFacts]) -> Table:
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("")
-    for heading in ("images", "captions", "an image", "words a caption"):
-        table.add_column(heading, justify="right")
-    for facts in splits:
-        span = str(facts.fewest) if facts.fewest == facts.most else f"{facts.fewest}-{facts.most}"
-        sizes = f"{facts.images:,}", f"{facts.captions:,}"
-        table.add_row(facts.split, *sizes, span, f"{facts.words:.1f}")
-    return table
+def _facts() -> Iterator[tuple[str, str]]:
+    import torch
+
+    from aoq import __version__
+    from aoq.caches import list_cache
+    from aoq.storage import cache_folder
+
+    yield "aoq", __version__
+    yield "python", f"{platform.python_version()}, {platform.platform()}"
+    yield "packages", ", ".join(f"{name} {metadata.version(name)}" for name in _ALWAYS)
+    for extra, packages in _EXTRAS.items():
+        yield f"extra {extra}", _describe_extra(extra, packages)
+    yield "processor", f"{_processor()}, {os.cpu_count()} cores, {_instructions()}"
+    yield "threads", f"{torch.get_num_threads()} of torch; a training measures how many it uses"
+    yield "devices", ", ".join(_devices())
+    for name in _VARIABLES:
+        if name in os.environ:
+            yield name, os.environ[name]
+    yield "pretrained", _pretrained()
+    kept = list_cache()
+    yield "cache", f"{cache_folder()}, {sum(each.size for each in kept) / 2**20:,.0f} MiB"
 
 
-def _body(finding: Finding, folder: Path) -> Group:
-    return Group(
-        Text.assemble((finding.title, "bold"), f": {finding.count:,}"), *_lines(finding, folder)
-    )
+def _describe_extra(extra: str, packages: tuple[str, ...]) -> str:
+    """Say which versions an extra has, or which package is missing.
+
+    >>> _describe_extra("nothing", ("no-such-package",))
+    "no-such-package is missing: pip install 'aoq[nothing]'"
+    """
+    found = []
+    for name in packages:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            return f"{name} is missing: pip install 'aoq[{extra}]'"
+    return ", ".join(found)
 
 
-def _lines(finding: Finding, folder: Path) -> Iterator[RenderableType]:
-    shown = finding.places[: ERRORS_SHOWN if finding.is_error else WARNINGS_SHOWN]
-    for place in shown:
-        yield _hanging("-", Text(re.sub(rf"(?<!\S){re.escape(str(folder))}/", "", place)))
-    more = finding.count - len(shown)
-    if more:
-        yield Text(f"  and {more:,} more", style="dim")
-    if finding.advice:
-        yield Text(f"{finding.advice[0].upper()}{finding.advice[1:]}.", style="dim")
-    yield Text("")
+def _processor() -> str:
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
-def _hanging(mark: str, text: Text) -> Table:
-    """Lay out text of several lines beside its mark."""
-    row = Table.grid(padding=(0, 1, 0, 0))
-    row.add_row(mark, text)
-    return row
+def _instructions() -> str:
+    """Say which wide or narrow products the processor multiplies natively, as torch sees it."""
+    import torch
+
+    return str(torch.backends.cpu.get_cpu_capability())
+
+
+def _devices() -> list[str]:
+    import torch
+
+    cards = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    return ["cpu", *(f"cuda:{card} {torch.cuda.get_device_name(card)}" for card in cards)]
+
+
+def _pretrained() -> str:
+    """List what the cache of Hugging Face holds, by name."""
+    try:
+        from huggingface_hub import scan_cache_dir
+        from huggingface_hub.errors import CacheNotFound
+    except ImportError:
+        return "huggingface-hub is not installed"
+    try:
+        names = sorted(repo.repo_id for repo in scan_cache_dir().repos if repo.repo_type == "model")
+    except CacheNotFound:
+        names = []
+    return ", ".join(names) or "none in the cache of Hugging Face; folders can be named too"

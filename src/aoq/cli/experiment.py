@@ -26,9 +26,8 @@ from aoq.errors import UserError, require_packages
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from aoq.experiments.definition import Definition
-    from aoq.experiments.forecast import Forecast
     from aoq.experiments.page import ExperimentReport
+    from aoq.experiments.results import Experiment
 
 SEVERAL = Parameter(consume_multiple=True, negative=())
 
@@ -95,15 +94,14 @@ def experiment(
         from aoq.experiments.plan import data_of_runs
 
         data = data_of_runs(out)
-    found = Experiment(
-        definition=definition,
-        words=command("experiment", name),
-        data=data,
-        out=out,
-        results=results,
-        seeds=seeds,
-        rows=rows,
+        if data is None:
+            raise UserError(f"{out} has no runs to continue; start with --data FOLDER.")
+    from aoq.experiments.results import Experiment
+
+    selected = Experiment(
+        definition=definition, out=out, data=data, file=results, seeds=seeds, rows=rows
     )
+    found = ExperimentCommand(selected, words=command("experiment", name))
     if list_:
         found.show()
     elif plan:
@@ -115,30 +113,20 @@ def experiment(
         found.run(jobs=jobs, force=force)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """A definition with the folders and the rows that a command selects."""
+@dataclass(frozen=True)
+class ExperimentCommand:
+    """What the command does with an experiment."""
 
-    definition: Definition
+    experiment: Experiment
     words: str
     "The command with its options so far."
-    data: Path | None
-    out: Path
-    results: Path | None
-    seeds: tuple[int, ...]
-    rows: tuple[str, ...]
-
-    @property
-    def results_file(self) -> Path:
-        from aoq.experiments.results import results_file
-
-        return self.results or results_file(self.out)
 
     @property
     def command(self) -> str:
         """Return the command for all rows and seeds."""
-        elsewhere = () if self.results is None else ("--results", f"{self.results}")
-        options = ["--data", f"{self.data or 'FOLDER'}", "--out", f"{self.out}", *elsewhere]
+        found = self.experiment
+        elsewhere = () if found.file is None else ("--results", f"{found.file}")
+        options = ["--data", f"{found.data or 'FOLDER'}", "--out", f"{found.out}", *elsewhere]
         return f"{self.words} {shlex.join(options)}"
 
     def show(self) -> None:
@@ -146,26 +134,15 @@ class Experiment:
         self._print_grid()
         next_steps(self.command)
 
-    def forecasts(self) -> list[Forecast]:
-        """Look ahead at what the rows and seeds will be able to decide."""
-        from aoq.experiments.comparisons import Comparisons
-        from aoq.experiments.forecast import forecasts
-        from aoq.experiments.plan import plan_grid
-        from aoq.experiments.report import recorded_rows
-
-        runs = plan_grid(self.definition, out=self.out, seeds=self.seeds, rows=self.rows)
-        done = Comparisons(recorded_rows(self.definition, self.results_file))
-        return forecasts(self.definition, runs, done)
-
     def show_forecast(self) -> None:
         """Print a table of what the rows and seeds will be able to decide."""
-        from aoq.experiments.forecast import forecast_table
+        from aoq.experiments.forecast import forecast_table, forecasts
 
-        found = self.forecasts()
+        found = forecasts(self.experiment)
         if not found:
             raise UserError(
-                f"{self.definition.name} has nothing to compare; it takes two rows of one model "
-                "and two seeds."
+                f"{self.experiment.definition.name} has nothing to compare; it takes two rows of "
+                "one model and two seeds."
             )
         table = forecast_table(found)
         console_for(table).print(table, crop=False)
@@ -173,29 +150,18 @@ class Experiment:
 
     def run(self, *, jobs: int | None, force: bool) -> None:
         """Run what has no result; exit with code 1 if any run fails."""
+        from aoq.experiments.forecast import forecasts
         from aoq.experiments.grid import run_grid
         from aoq.progress import say
 
-        if self.data is None:
-            hint = f" It is meant for: {self.definition.data}" if self.definition.data else ""
-            raise UserError(f"the data set is missing; add --data FOLDER.{hint}")
-        for forecast in self.forecasts():
+        for forecast in forecasts(self.experiment):
             say(forecast.sentence)
-        problems = run_grid(
-            self.definition,
-            data=self.data,
-            out=self.out,
-            seeds=self.seeds,
-            rows=self.rows,
-            at_once=jobs,
-            results=self.results_file,
-            force=force,
-        )
+        problems = run_grid(self.experiment, at_once=jobs, force=force)
         self._print_grid()
         for job, problem in problems.items():
             sys.stderr.write(f"error: {job}: {problem}\n")
-        report = shlex.join(["--report", f"{self.out}/report"])
-        next_steps(command("runs", self.out), f"{self.command} {report}")
+        report = shlex.join(["--report", f"{self.experiment.out}/report"])
+        next_steps(command("runs", self.experiment.out), f"{self.command} {report}")
         if problems:
             sys.exit(1)
 
@@ -203,15 +169,7 @@ class Experiment:
         """Read the finished results."""
         from aoq.experiments.report import read_experiment
 
-        return read_experiment(
-            self.definition,
-            out=self.out,
-            results=self.results_file,
-            data=self.data,
-            seeds=self.seeds,
-            rows=self.rows,
-            command=self.command,
-        )
+        return read_experiment(self.experiment, command=self.command)
 
     def write(
         self, report: ExperimentReport, folder: Path, *, tables: Iterable[Table] = ()
@@ -229,21 +187,12 @@ class Experiment:
         say(f"the report: {page}")
 
     def _print_grid(self) -> None:
-        from aoq.experiments.plan import plan_grid
-        from aoq.experiments.results import chosen_rows, grid_table, read_results
+        from aoq.experiments.tables import grid_table
 
-        definition, lines = self.definition, read_results(self.results_file, self.definition)
-        runs = plan_grid(
-            definition,
-            out=self.out,
-            data=self.data,
-            seeds=self.seeds,
-            rows=self.rows,
-            chosen=chosen_rows(definition, lines),
-        )
-        table = grid_table(definition, runs, lines)
+        results = self.experiment.read()
+        runs = self.experiment.plan(results)
+        table = grid_table(runs, results)
         console = console_for(table)
-        narrow = natural_width(table) > console.width
-        if narrow:
-            table = grid_table(definition, runs, lines, narrow=True)
+        if natural_width(table) > console.width:
+            table = grid_table(runs, results, narrow=True)
         console.print(table, crop=False)

@@ -24,15 +24,23 @@ from aoq.errors import UserError
 if TYPE_CHECKING:
     from aoq.retrieval.index import Index
     from aoq.retrieval.part_writer import AddedPhotos
+    from aoq.retrieval.sync import Synced
+    from aoq.retrieval.tuning import Tuning
+    from aoq.runs.checkpoint import MakeModel
 
 Several = Parameter(consume_multiple=True, negative=(), show_default=False)
 
 
 @app.command
 def index(
-    run: Path,
+    target: Path,
     /,
     *,
+    run: Path | None = None,
+    captions: Path | None = None,
+    sync: Flag = False,
+    remove: Annotated[tuple[str, ...], Several] = (),
+    store: str | None = None,
     data: Path | None = None,
     splits: Annotated[tuple[str, ...], Several] = (),
     pictures: Annotated[tuple[Path, ...], Several] = (),
@@ -48,10 +56,25 @@ def index(
 ) -> None:
     """Encode images and texts once, so that they can be searched.
 
+    The index of a folder of photos is kept in the user's cache; the same command brings it up to
+    date.
+
     Parameters
     ----------
+    target
+        A folder of photos, or of a trained model; if that run has two rounds, the better one on
+        dev is used.
     run
-        Folder of a trained model; if the run has two rounds, the better one on dev is used.
+        Trained model for a folder of photos; default: the one that `aoq import --default` sets.
+    captions
+        Captions file of the photos, whose further columns can be used in filters.
+    sync
+        Bring the photos of an index up to date: added, changed, moved and removed ones.
+    remove
+        Photos to remove from an index: paths, folders, or patterns such as 'drafts/*'.
+    store
+        Keep the vectors elsewhere: milvus://HOST:PORT/COLLECTION, or a file for Milvus Lite such
+        as lists.db.
     data
         Data set to index; default: the one the model was trained on.
     splits
@@ -85,10 +108,41 @@ def index(
         change_proposals,
     )
     from aoq.retrieval.recall import SAMPLE
+    from aoq.retrieval.sync import remove_photos, sync_photos
+    from aoq.retrieval.target import is_photo_folder
 
-    named, run = run, trained_round(run, round)
+    if is_photo_folder(target):
+        others = (data, splits, pictures, without_data, add, teacher, proposals, sample)
+        if any(others):
+            raise UserError(
+                f"{target} is a folder of photos, for which --run, --captions, --store, --remove, "
+                "--out and --force are meant; name a run for the other options."
+            )
+        _index_photos(
+            target,
+            run=run,
+            captions=captions,
+            store=store,
+            remove=remove,
+            out=out,
+            force=force,
+            round=round,
+            make_model=None if model is None else own_model(model, [trained_round(run or target)]),
+        )
+        return
+    if run is not None:
+        raise UserError(f"--run is for a folder of photos, and {target} is none; leave it out.")
+    named, run = target, trained_round(target, round)
     make_model = own_model(model, [run])
-    makes = bool(data or splits or pictures or without_data or teacher or force)
+    makes = bool(data or splits or pictures or without_data or teacher or force or store)
+    if sync or remove:
+        if makes or add is not None or proposals is not None or (sync and remove):
+            raise UserError("--sync and --remove can only be combined with --out.")
+        if remove:
+            _report_removed(remove_photos(run, remove, index=out))
+        else:
+            _report_synced(sync_photos(run, index=out, make_model=make_model))
+        return
     sample_size = SAMPLE if sample is None else sample
     if add is not None:
         if makes or proposals is not None or sample is not None:
@@ -112,7 +166,14 @@ def index(
         proposing = Proposing(
             teacher=trained_round(teacher), proposals=proposals or PROPOSALS, sample=sample_size
         )
-    contents = Contents(data=data, splits=splits, with_data=not without_data, pictures=pictures)
+    contents = Contents(
+        data=data,
+        splits=splits,
+        with_data=not without_data,
+        pictures=pictures,
+        captions=captions,
+        store=store,
+    )
     made = build_index(
         run, contents, out=out, proposing=proposing, force=force, make_model=make_model
     )
@@ -123,12 +184,68 @@ def index(
     next_steps(command("search", named, *given, query))
 
 
+def _index_photos(
+    photos: Path,
+    *,
+    run: Path | None,
+    captions: Path | None,
+    store: str | None,
+    remove: tuple[str, ...],
+    out: Path | None,
+    force: bool,
+    round: Which,  # noqa: A002
+    make_model: MakeModel | None,
+) -> None:
+    """Make or update the index of a folder of photos, or remove some of it."""
+    from aoq.retrieval.sync import remove_photos
+    from aoq.retrieval.target import drop_index, open_target
+
+    if force:
+        drop_index(photos, run=run, index=out, round=round)
+    target = open_target(
+        photos,
+        run=run,
+        index=out,
+        round=round,
+        make_model=make_model,
+        captions=captions,
+        store=store,
+        sync=not remove,
+    )
+    if remove:
+        _report_removed(remove_photos(target.run, remove, index=target.index))
+        return
+    if not target.synced:
+        _report_synced(target.synced)
+    next_steps(command("search", photos, *_option("--run", run), "a dog in the snow"))
+
+
+def _report_synced(synced: Synced) -> None:
+    from aoq.progress import say
+    from aoq.retrieval.target import described
+
+    say(f"the index is up to date: {described(synced)}")
+
+
+def _report_removed(count: int) -> None:
+    from aoq.progress import count_of, say
+
+    say(f"removed {count_of(count, 'photo')} from the index; the files are untouched")
+
+
 def _report_made(made: Index) -> None:
     from aoq.progress import count_of, say, warn
 
     record = made.manifest.teacher
+    for kind, engine in made.manifest.engines.items():
+        say(
+            f"{kind} are in {engine.groups:,} groups; a query visits {engine.probes:,} of them and "
+            f"finds {engine.recall:.1%} of the nearest 10 ({engine.queries:,} {engine.asked_with} "
+            "asked)"
+        )
     images, texts = count_of(len(made.images), "image"), count_of(len(made.texts), "text")
     say(f"indexed {images} and {texts}: {made.folder}")
+    _report_tuning(made.manifest.tuning)
     if record is not None:
         for direction, found in record.recall.items():
             what = "images of a text" if direction == "t2i" else "texts of an image"
@@ -145,6 +262,20 @@ def _report_made(made: Index) -> None:
             "every search scores all images or texts, which is exact but slow; with --teacher, a "
             "run of vsrn or vse proposes some, and only those are scored."
         )
+
+
+def _report_tuning(tuning: Tuning | None) -> None:
+    """Say how well photos are found on dev, and how much captions help."""
+    from aoq.progress import count_of, say
+
+    if tuning is None:
+        return
+    names = {"model": "by the model", "words": "by words of captions", "merged": "by both"}
+    shares = [
+        f"{tuning.recall[key]['r1']:.1%} {names[key]}" for key in names if key in tuning.recall
+    ]
+    asked = f"{count_of(tuning.queries, 'caption')} of {tuning.split}"
+    say(f"first photo right, for {asked}: {', '.join(shares)}")
 
 
 def _report_added(

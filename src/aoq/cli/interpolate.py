@@ -77,8 +77,19 @@ def interpolate(
     if not found.share:
         from aoq.progress import warn
 
-        warn(f"no share of the training is allowed and better: {out} is the pretrained model.")
+        warn(f"{_why_none(found)}: {out} is the pretrained model.")
     next_steps(command("evaluate", out), command("index", out))
+
+
+def _why_none(found: Interpolation) -> str:
+    """Say why the pretrained model was chosen: `found` begins with the shares on dev."""
+    first = found.judged[0]
+    own = [one for one in found.judged if (one.data, one.split) == (first.data, first.split)]
+    gains = [one.metrics["rsum"] - first.metrics["rsum"] for one in own]
+    if max(gains) > 0:
+        return "every share that is better on dev loses too much on the second data set"
+    what = "equals" if not any(gains) else "is not above"
+    return f"rsum with every share {what} that before the training"
 
 
 def _table(found: Interpolation) -> Table:

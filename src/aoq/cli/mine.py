@@ -21,7 +21,7 @@ from aoq.cli.base import (
     own_model,
     trained_rounds,
 )
-from aoq.config import Precision
+from aoq.config import Precision, Product
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,10 +43,12 @@ def mine(
     depth_images: Count | None = None,
     memory: str | None = None,
     precision: Precision | None = None,
+    product: Product | None = None,
     skip_first: int | None = None,
     score_share: float | None = None,
     equal_captions: bool | None = None,
     near_captions: float | None = None,
+    estimate_matches: bool | None = None,
     force: Flag = False,
     round: Which = None,  # noqa: A002
     model: ModelFunction = None,
@@ -79,6 +81,9 @@ def mine(
         Budget for lists, blocks of scores and their inputs, such as 4GiB.
     precision
         Round encodings to float16 or bfloat16 before they are scored.
+    product
+        How the same lists are found: by float32 products of all pairs, or by products in bfloat16
+        or int8 and float32 scores of the pairs that may enter a list; auto: whichever is fastest.
     skip_first
         Against false negatives: leave out the first N candidates of every list.
     score_share
@@ -87,6 +92,8 @@ def mine(
         Against false negatives: drop captions with the same words as one of the image's own.
     near_captions
         Against false negatives: drop captions with this share of words (0.8) in common with one.
+    estimate_matches
+        Store with each candidate the probability that it is right, a false negative.
     force
         Replace `out` if it exists.
     round
@@ -114,10 +121,12 @@ def mine(
         "depth_images": depth_images,
         "memory": memory,
         "precision": precision,
+        "product": product,
         "skip_first": skip_first,
         "score_share": score_share,
         "equal_captions": equal_captions,
         "near_captions": near_captions,
+        "estimate_matches": estimate_matches,
     }
     changes: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     config = replace(load_recipe(directory.config).mining, **changes)

@@ -48,11 +48,19 @@ def _notes(report: MiningReport) -> Iterator[Text]:
     ranked = f"the lists of {i2t.n_ranked} images and {t2i.n_ranked} texts"
     if i2t.dropped and i2t.n_ranked:
         yield Text(f"What was dropped is sampled from {ranked}.", style="dim")
+    yield Text(f"{report.product.sentence[0].upper()}{report.product.sentence[1:]}.", style="dim")
     if i2t.n_excused or t2i.n_excused:
         yield Text(
             f"{i2t.n_excused:,} images and {t2i.n_excused:,} texts keep what the rules would drop: "
             "too few candidates would be left."
         )
+    for name, lists in (("i2t", i2t), ("t2i", t2i)):
+        if lists.matches is not None:
+            shares = (f"{p:.0%} at rank {rank}" for rank, p in lists.matches.by_rank.items())
+            yield Text(
+                f"{name}: {lists.matches.share:.1%} of the candidates are right, by estimate: "
+                f"{', '.join(shares)}."
+            )
     if i2t.recall is not None and t2i.recall is not None:
         yield Text(
             f"{report.precision} finds {i2t.recall:.2%} (i2t) and {t2i.recall:.2%} (t2i) of the "

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
 
 from aoq.cli.base import (
     Count,
@@ -27,71 +30,166 @@ if TYPE_CHECKING:
 
     from aoq.retrieval.encoder import QueryEncoder
     from aoq.retrieval.hits import Answer
+    from aoq.retrieval.matcher import Matcher
 
+Words = Literal["auto", "only", "off"]
 _WORDS_SHOWN = 20  # a file of texts can hold thousands of unknown words
+
+
+_ASK = Group("What to look for", sort_key=1)
+_KEEP = Group("Which hits to show", sort_key=2)
+_READ = Group("What to search, and how to print", sort_key=3)
+_Share = Annotated[float | None, Parameter(group=_KEEP, validator=Number(gt=0, lt=1))]
 
 
 @app.command
 def search(
-    run: Path,
-    text: str | None = None,
+    target: Path,
     /,
-    *,
-    image: Path | None = None,
-    top: Count = 10,
-    index: Path | None = None,
-    round: Which = None,  # noqa: A002
-    model: ModelFunction = None,
-    as_json: Json = False,
+    *texts: str,
+    like: Annotated[tuple[Path, ...], Parameter(group=_ASK, show_default=False)] = (),
+    without: Annotated[tuple[str, ...], Parameter(group=_ASK, show_default=False)] = (),
+    weights: Annotated[
+        tuple[float, ...], Parameter(group=_ASK, consume_multiple=True, show_default=False)
+    ] = (),
+    image: Annotated[Path | None, Parameter(group=_ASK)] = None,
+    words: Annotated[Words, Parameter(group=_ASK)] = "auto",
+    where: Annotated[str | None, Parameter(group=_KEEP)] = None,
+    top: Annotated[Count, Parameter(group=_KEEP)] = 10,
+    min_score: Annotated[float | None, Parameter(group=_KEEP)] = None,
+    min_precision: _Share = None,
+    collapse: Annotated[Flag, Parameter(group=_KEEP)] = False,
+    run: Annotated[Path | None, Parameter(group=_READ)] = None,
+    captions: Annotated[Path | None, Parameter(group=_READ)] = None,
+    sync: Annotated[bool, Parameter(group=_READ, negative="--no-sync", show_default=False)] = True,
+    index: Annotated[Path | None, Parameter(group=_READ)] = None,
+    round: Annotated[Which, Parameter(group=_READ)] = None,  # noqa: A002
+    model: Annotated[ModelFunction, Parameter(group=_READ)] = None,
+    export: Annotated[Path | None, Parameter(group=_READ)] = None,
+    as_json: Annotated[Json, Parameter(group=_READ)] = False,
 ) -> None:
-    """Find images for a sentence, or texts for a picture.
+    """Find photos for sentences and photos, or texts for a picture.
 
     Parameters
     ----------
-    run
-        Folder of a trained model that was indexed with `aoq index`.
-    text
-        A sentence: images are found.
+    target
+        A folder of photos, or of a trained model that was indexed with `aoq index`. The index of
+        a folder of photos is made when it is first searched, and kept.
+    texts
+        Sentences; several are added up.
+    like
+        A picture file: photos like it are found; several, and sentences, are added up.
+    without
+        Words for what should not be there; may be repeated.
+    weights
+        One per sentence, then one per --like; default: 1 each.
     image
         A picture file: texts are found.
+    words
+        Whether captions are searched for the sentences, beside photos: auto, only or off.
+    where
+        Photos that may be found: 'folder = trips and date >= 2023-06 and not split = test'.
     top
         Number of hits.
+    min_score
+        Lowest score of a hit.
+    min_precision
+        Share of the hits that should be right, such as 0.8, as measured on dev.
+    collapse
+        Show photos that are nearly the same as one hit.
+    run
+        Trained model for a folder of photos; default: the one that `aoq import --default` sets.
+    captions
+        Captions file of the photos, which are searched too.
+    sync
+        Bring the index of a folder of photos up to date first.
     index
-        Folder of the index; default: `index` beside the model.
+        Folder of the index; default: `index` beside the model, or the cache for photos.
     round
         Round to use of a run with two: one or two; default: the better one on dev.
+    export
+        Write the hits to a .csv or .json file, or links to their photos to a folder.
     as_json
         Print JSON for programs.
     """
-    if (text is None) == (image is None):
-        raise UserError('give either a sentence or a picture: "a dog" or --image dog.jpg.')
-    from aoq.retrieval.matcher import Matcher
+    if image is not None and (texts or like or without):
+        raise UserError("--image finds texts for a picture and goes alone; --like finds photos.")
+    if image is None and not texts and not like:
+        raise UserError('give a sentence or a picture: "a dog", --like dog.jpg or --image dog.jpg.')
+    from aoq.retrieval.hit_files import answer_fields, export_hits, require_export
 
-    make_model = own_model(model, [trained_round(run, round)])  # prints which round is used
-    matcher = Matcher.load(run, index=index, round=round, make_model=make_model)
-    query = image if text is None else text
-    assert query is not None
-    answer = matcher.search(query, top=top)
+    if export is not None:
+        require_export(export, of_images=image is None)
+    asked: dict[str, Any] = {
+        "texts": texts,
+        "without": without,
+        "weights": weights,
+        "find": "images" if image is None else "texts",
+        "where": where,
+        "top": top,
+        "min_score": min_score,
+        "min_precision": min_precision,
+        "words": words,
+        "collapse": collapse,
+    }
+    answer = None
+    if not (like or image or any((run, captions, index, round, model)) or not sync):
+        from aoq.retrieval.running import ask_server
+
+        answer = ask_server(target, asked)
+    if answer is None:
+        from aoq.retrieval.queries import Query
+
+        query = Query(**asked, images=like if image is None else (image,))
+        matcher = _open(target, run, captions, index, round, model, sync=sync)
+        answer = matcher.find(query)
+        matcher.encoder.keep_for_queries()
     _warn_unknown(answer.unknown_words)
+    if export is not None:
+        export_hits(answer, export)
     if as_json:
-        print_json(
-            {
-                "query": {"text": text, "image": None if image is None else str(image)},
-                "exact": answer.exact,
-                "unknown_words": answer.unknown_words,
-                "hits": [
-                    {
-                        "rank": rank,
-                        **vars(hit),
-                        "picture": hit.picture and str(hit.picture),
-                        "picture_gone": hit.picture_gone,
-                    }
-                    for rank, hit in enumerate(answer.hits, start=1)
-                ],
-            }
-        )
-    else:
+        given = {
+            "texts": texts,
+            "like": [str(each) for each in like],
+            "without": without,
+            "image": image and str(image),
+        }
+        print_json({"query": given, **answer_fields(answer)})
+    elif answer.hits:
         _print_answer(answer, of_images=image is None)
+    else:
+        _report_nothing(answer)
+
+
+def _open(
+    target: Path,
+    run: Path | None,
+    captions: Path | None,
+    index: Path | None,
+    round: Which,  # noqa: A002
+    model: ModelFunction,
+    *,
+    sync: bool,
+) -> Matcher:
+    """Load the model and the index of a run or of a folder of photos."""
+    from aoq.retrieval.matcher import Matcher
+    from aoq.retrieval.target import is_photo_folder, open_target
+
+    make_model = None
+    if not is_photo_folder(target):
+        make_model = own_model(model, [trained_round(target, round)])  # prints which round is used
+    elif model is not None:
+        make_model = own_model(model, [trained_round(run or target, round)])
+    opened = open_target(
+        target,
+        run=run,
+        index=index,
+        round=round,
+        make_model=make_model,
+        captions=captions,
+        sync=sync,
+    )
+    return Matcher.load(opened.run, index=opened.index, round=round, make_model=make_model)
 
 
 @app.command
@@ -224,13 +322,24 @@ def _warn_unknown(words: Sequence[str]) -> None:
         warn(f"the model does not know these words and treats them all alike: {listed}")
 
 
+def _report_nothing(answer: Answer) -> None:
+    from aoq.progress import say
+
+    if answer.nothing_fits:
+        say(f"nothing fits: no hit reaches a score of {answer.bar:.4f}")
+    else:
+        say("nothing was found")
+
+
 def _print_answer(answer: Answer, *, of_images: bool) -> None:
     """Print one row per hit."""
+    is_collapsed = any(hit.duplicates for hit in answer.hits)
     rows = [
         {
             "rank": str(rank),
             "score": f"{hit.score:.4f}",
             **_percentage(hit.probability),
+            **({"alike": str(hit.count)} if is_collapsed else {}),
             "image" if of_images else "text": hit.id,
             "caption": hit.text,
             "picture": f"{hit.picture or ''}{' (gone)' if hit.picture_gone else ''}",
@@ -262,7 +371,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> Table:
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for name in rows[0]:
-        is_figure = name in ("rank", "score", "probability")
+        is_figure = name in ("rank", "score", "probability", "alike")
         table.add_column(
             name, justify="right" if is_figure else "left", overflow="fold", no_wrap=is_figure
         )

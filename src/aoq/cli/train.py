@@ -62,7 +62,7 @@ def train(
             "--round-two.start-from round_one, or leave --start out."
         )
     with join_processes() as processes:
-        data = open_training_data(settings)
+        data = open_training_data(settings, processes=processes)
         train_round(out, settings, data, which=round, start=start, force=force, processes=processes)
         if not processes.is_first:
             return

@@ -14,6 +14,7 @@ from aoq.data.augmentation import apply_views, draw_views, mirrorable
 from aoq.data.dataset import PairDataset
 from aoq.data.likeness import CaptionLikeness
 from aoq.data.vocabulary import PAD, UNKNOWN, Vocabulary
+from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
 from aoq.features.outputs import Output
 from aoq.features.text_models import TextSource
@@ -79,9 +80,17 @@ class Collator:
     @cached_property
     def _frozen(self) -> FrozenTexts | None:
         """What the text tower makes of the captions, computed when first needed."""
+        return self._freeze(ALONE)
+
+    def _freeze(self, processes: Processes) -> FrozenTexts | None:
         if self.texts_from is None or self.texts_from.reads_tokens:
             return None
-        return freeze_texts(self._tokens, self.texts_from, pad=self.pad)
+        return freeze_texts(self._tokens, self.texts_from, pad=self.pad, processes=processes)
+
+    def read_in_shares(self, processes: Processes) -> None:
+        """Let the text tower read the captions, each process its share; all have to call this."""
+        if processes.size > 1:
+            self._frozen = self._freeze(processes)
 
     @cached_property
     def text_lengths(self) -> Ids:

@@ -15,8 +15,9 @@ from typing import Any, Self
 import numpy as np
 
 from aoq.data.dataset import Features, ImagesOnDemand, PairDataset
+from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
-from aoq.features.extract import ExtractedPictures, extract_pictures
+from aoq.features.extract import ExtractedPictures, extract_in_shares
 from aoq.features.regions import RegionSource
 from aoq.features.text_models import TextSource
 from aoq.parsing import shown
@@ -74,11 +75,15 @@ class Inputs:
             texts=replace(self.texts, tower=str(folder)),
         )
 
-    def view(self, dataset: PairDataset) -> PairDataset:
-        """Return a data set as the model sees it: its photos, through the model's own network."""
+    def view(self, dataset: PairDataset, *, processes: Processes = ALONE) -> PairDataset:
+        """Return a data set as the model sees it: its photos, through the model's own network.
+
+        Several processes share the work, if all of them call this.
+        """
         if self.images is None or dataset.source == self.images:
             return dataset
-        return dataset.with_features(_seen_by(self.images, dataset), self.images)
+        seen = _seen_by(self.images, dataset, processes=processes)
+        return dataset.with_features(seen, self.images)
 
 
 def photos_of(dataset: PairDataset, reader: str) -> list[Path]:
@@ -96,9 +101,9 @@ def photos_of(dataset: PairDataset, reader: str) -> list[Path]:
     return pictures
 
 
-def _seen_by(source: RegionSource, dataset: PairDataset) -> Features:
+def _seen_by(source: RegionSource, dataset: PairDataset, *, processes: Processes) -> Features:
     pictures = photos_of(dataset, source.backbone)
-    stored = extract_pictures(pictures, source, skip=False).stored
+    stored = extract_in_shares(pictures, source, processes=processes).stored
     reader = ExtractedPictures([stored[picture] for picture in pictures], source)
     features = ImagesOnDemand.of(reader)
     size = math.prod(features.shape) * features.dtype.itemsize

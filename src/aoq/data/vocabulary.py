@@ -8,12 +8,16 @@ Test captions are never used. The file format is the JSON of SCAN and BFAN, in b
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, ClassVar
 
 from aoq.errors import UserError
@@ -32,12 +36,33 @@ _WANTED = 'expected {"word2idx": ..., "idx2word": ..., "idx": ...} as SCAN write
 # Sentence ends as nltk.word_tokenize's downloaded model finds them, except for abbreviations.
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
+_LOADING = Lock()
+
 
 @cache
 def _tokenizer() -> NLTKWordTokenizer:
-    from nltk.tokenize.destructive import NLTKWordTokenizer
+    """Load NLTK's tokenizer alone: all of NLTK, with SciPy's statistics, takes a second."""
+    with _LOADING, _bare_packages("nltk", "nltk.tokenize"):
+        from nltk.tokenize.destructive import NLTKWordTokenizer
 
     return NLTKWordTokenizer()
+
+
+@contextmanager
+def _bare_packages(*names: str) -> Iterator[None]:
+    """Import modules of packages without what the packages themselves import."""
+    if not set(names).isdisjoint(sys.modules):
+        yield
+        return
+    try:
+        for name in names:
+            spec = find_spec(name)
+            assert spec is not None
+            sys.modules[name] = module_from_spec(spec)
+        yield
+    finally:  # whoever imports them later gets them whole
+        for name in [name for name in sys.modules if name.startswith(names)]:
+            del sys.modules[name]
 
 
 def tokenize(caption: str) -> list[str]:

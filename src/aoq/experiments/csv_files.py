@@ -24,14 +24,13 @@ def rows_csv(rows: Sequence[ResultRow], reference: Reference = NO_REFERENCE) -> 
             "seeds_wanted": " ".join(map(str, row.seeds)),
             "compared_with": first.label if row is not first else "",
         }
-        drawn, gains = row.resampled, row.minus(first)
-        intervals = {} if drawn is None else drawn.intervals()
+        gains, intervals = row.minus(first), row.resampled.intervals() if row.resampled else {}
         for name in PAPER_FIGURES:
             gain = gains.get(name)
-            more, drawn_more = (gain.spread, gain.interval) if gain else (None, None)
+            spread, interval = (gain.spread, gain.interval) if gain else (None, None)
             line |= _csv_columns(name, row.spreads.get(name), intervals.get(name))
-            line |= _csv_columns(f"{name}_more", more, drawn_more)
-            line[f"{name}_more_below_zero"] = getattr(drawn_more, "below_zero", None)
+            line |= _csv_columns(f"{name}_more", spread, interval)
+            line[f"{name}_more_below_zero"] = getattr(interval, "below_zero", None)
         if reference is not NO_REFERENCE:
             line[f"{reference.name}_rsum"] = reference.rsum.get(row.label)
         lines.append(line)
@@ -40,32 +39,24 @@ def rows_csv(rows: Sequence[ResultRow], reference: Reference = NO_REFERENCE) -> 
 
 def trainings_csv(rows: Sequence[ResultRow]) -> str:
     """Write one line per training: its figures, and their differences from the first row's."""
-    return csv_text(
-        [
-            {
-                "row": row.label,
-                "recipe": training.line.get("recipe"),
-                "seed": training.seed,
-                **training.figures,
-                "dev_rsum": training.line.get("dev", {}).get("rsum"),
-                "best_epoch": training.line.get("best_epoch"),
-                "seconds": training.line.get("seconds"),
-                **{
-                    f"{name}_more": row.differences(first).get(training.seed, {}).get(name)
-                    for name in PAPER_FIGURES
-                },
-            }
-            for first, row in _with_first(rows)
-            for training in row.trainings
-        ]
-    )
+    lines = []
+    for first, row in _with_first(rows):
+        differences = row.differences(first)
+        for training in row.trainings:
+            noted, more = training.line, differences.get(training.seed, {})
+            lines.append(
+                {"row": row.label, "recipe": noted.get("recipe"), "seed": training.seed}
+                | dict(training.figures)
+                | {"dev_rsum": noted.get("dev", {}).get("rsum")}
+                | {name: noted.get(name) for name in ("best_epoch", "seconds")}
+                | {f"{name}_more": more.get(name) for name in PAPER_FIGURES}
+            )
+    return csv_text(lines)
 
 
 def _with_first(rows: Sequence[ResultRow]) -> Iterator[tuple[ResultRow, ResultRow]]:
     """Pair every row with the first of its group."""
-    for group in groups_of(rows):
-        for row in group:
-            yield group[0], row
+    return ((group[0], row) for group in groups_of(rows) for row in group)
 
 
 def _csv_columns(name: str, spread: Spread | None, interval: Interval | None) -> dict[str, Any]:

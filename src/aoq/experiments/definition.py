@@ -25,7 +25,8 @@ teacher mine their own. Mistakes that would only show hours later are rejected o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any, TypeVar
@@ -141,11 +142,14 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     "The file itself: recipes beside it can be named without a folder."
 
     def row(self, label: str) -> Row:
-        for row in self.rows:
-            if row.label == label:
-                return row
-        known = ", ".join(repr(row.label) for row in self.rows)
+        if label in self.row_labels:
+            return self.rows[self.row_labels.index(label)]
+        known = ", ".join(map(repr, self.row_labels))
         raise UserError(f"{self.name} has no row {label!r}; expected one of: {known}.")
+
+    @property
+    def row_labels(self) -> list[str]:
+        return [row.label for row in self.rows]
 
     @property
     def table_rows(self) -> list[Row | EnsembleRow | Choice]:
@@ -156,16 +160,13 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def labels(self) -> list[str]:
         return [row.label for row in self.table_rows]
 
-    def seeds_of(self, row: Row) -> Seeds:
-        return row.seeds or self.seeds
-
     def teacher_of(self, row: Row) -> Row | None:
         """Return the row that mines for another; a recipe that is not a row becomes one.
 
         A teacher ends with round one, so `+online` is added to a recipe that has two rounds.
         """
         name = row.teacher or self.teacher
-        if name is None or name in (other.label for other in self.rows):
+        if name is None or name in self.row_labels:
             return None if name is None else self.row(name)
         ends = load_recipe(self._locate(name)).rounds == "one"
         teacher = name if ends else f"{name}+online"
@@ -214,7 +215,8 @@ def load_definition(name: str | Path) -> Definition:
     definition = msgspec.structs.replace(
         read, source=path.resolve(), name=read.name or path.stem, choices=tuple(choices)
     )
-    _require_sound(definition)
+    for mistake in _mistakes(definition):
+        raise UserError(f"{definition.source}: {mistake}")
     return definition
 
 
@@ -239,76 +241,69 @@ def _slug(text: str) -> str:
     return re.sub(r"[^\w.+-]+", "-", text).strip("-.")
 
 
-def _require_sound(definition: Definition) -> None:
-    """Reject mistakes that would otherwise only show hours later."""
-    where = definition.source
+def _mistakes(definition: Definition) -> Iterator[str]:
+    """Yield mistakes that would otherwise only show hours later."""
     for seeds in (definition.seeds, *(row.seeds for row in definition.table_rows)):
         if len(set(seeds)) < len(seeds):
-            raise UserError(f"{where}: seeds is {list(seeds)}; expected no seed twice.")
-    for label in definition.labels:
-        if definition.labels.count(label) > 1:
-            raise UserError(f"{where}: the label {label!r} is used twice; choose another.")
+            yield f"seeds is {list(seeds)}; expected no seed twice."
+    for label, count in Counter(definition.labels).items():
+        if count > 1:
+            yield f"the label {label!r} is used twice; choose another."
     folders: dict[str, str] = {}
     for row in definition.rows:
         first = folders.setdefault(definition.folder_of(row), row.label)
         if first != row.label:
-            raise UserError(
-                f"{where}: the rows {first!r} and {row.label!r} would share one run; give each its "
-                "own recipe."
+            yield (
+                f"the rows {first!r} and {row.label!r} would share one run; give each its own "
+                "recipe."
             )
         if not set(row.seeds) <= set(definition.seeds):
-            raise UserError(
-                f"{where}: row {row.label!r} has seeds {list(row.seeds)}; expected some of the "
+            yield (
+                f"row {row.label!r} has seeds {list(row.seeds)}; expected some of the "
                 f"experiment's, {list(definition.seeds)}."
             )
-        _require_teacher(definition, row)
+        yield from _mistakes_of_teacher(definition, row)
     for ensemble in definition.ensembles:
-        members = [member for seed in ensemble.seeds for member in ensemble.with_seed(seed)]
-        _require_trained(definition, members, where=f"{where}: ensemble {ensemble.label!r}")
-    _require_choices(definition)
+        members = (member for seed in ensemble.seeds for member in ensemble.with_seed(seed))
+        yield from _never_trained(definition, f"ensemble {ensemble.label!r}", members)
+    candidates = Counter(label for choice in definition.choices for label in choice.of)
+    for choice in definition.choices:
+        if len(choice.of) < 2 or any(candidates[label] > 1 for label in choice.of):
+            yield (
+                f"choice {choice.label!r}: of is {list(choice.of)}; expected the labels of two or "
+                "more rows that are in no other choice."
+            )
+        trainings = ((label, seed) for label in choice.of for seed in choice.seeds)
+        yield from _never_trained(definition, f"choice {choice.label!r}", trainings)
 
 
-def _require_teacher(definition: Definition, row: Row) -> None:
+def _mistakes_of_teacher(definition: Definition, row: Row) -> Iterator[str]:
     """Require a teacher that ends with round one and keeps lists as deep as the row draws."""
     recipe, teacher = definition.recipe_of(row), definition.teacher_of(row)
     if teacher is None or not recipe.needs_lists:
         return
-    where, mines = f"{definition.source}: row {row.label!r}", definition.recipe_of(teacher)
+    mines = definition.recipe_of(teacher)
     if mines.rounds != "one":
-        raise UserError(
-            f"{where}: its teacher {teacher.label!r} does not end with round one; choose a row or "
-            "recipe that does (+online)."
+        yield (
+            f"row {row.label!r}: its teacher {teacher.label!r} does not end with round one; choose "
+            "a row or recipe that does (+online)."
         )
     for depth in ("depth_texts", "depth_images"):
         drawn, kept = getattr(recipe.sampling, depth), getattr(mines.mining, depth)
         if drawn > kept:
-            raise UserError(
-                f"{where} draws from lists with {depth} {drawn}, but its teacher "
+            yield (
+                f"row {row.label!r} draws from lists with {depth} {drawn}, but its teacher "
                 f"{teacher.label!r} keeps {kept}; raise {depth} in [mining]."
             )
 
 
-def _require_choices(definition: Definition) -> None:
-    taken: set[str] = set()
-    for choice in definition.choices:
-        where = f"{definition.source}: choice {choice.label!r}"
-        if len(set(choice.of)) < 2 or taken & set(choice.of):
-            raise UserError(
-                f"{where}: of is {list(choice.of)}; expected the labels of two or more rows that "
-                "are in no other choice."
-            )
-        taken |= set(choice.of)
-        trainings = [(label, seed) for label in choice.of for seed in choice.seeds]
-        _require_trained(definition, trainings, where=where)
-
-
-def _require_trained(
-    definition: Definition, trainings: Iterable[tuple[str, int]], *, where: str
-) -> None:
+def _never_trained(
+    definition: Definition, where: str, trainings: Iterable[tuple[str, int]]
+) -> Iterator[str]:
     for label, seed in trainings:
-        trained: Sequence[int] = definition.seeds_of(definition.row(label))
+        trained = definition.row(label).seeds or definition.seeds
         if seed not in trained:
-            raise UserError(
+            yield (
                 f"{where}: {label!r} is never trained with seed {seed}; its seeds are "
                 f"{list(trained)}."
             )

@@ -1,8 +1,9 @@
 """The demo: the paper's idea on the embedded data set, from pictures to a report.
 
-Round one, mining, then round two four times from scratch with the same epochs: online (Eq. 2),
-OffTri (3), OffQuin (4) and AdapOffQuin (5). Every stage is skipped when it is finished, so the
-same command continues an interrupted demo and rewrites the report of a complete one.
+Round one, mining, then round two from scratch with each loss and the same epochs: online (Eq. 2),
+OffTri (3), OffQuin (4) and AdapOffQuin (5). Where both rounds have the same settings, round one is
+the online training. Every stage is skipped when it is finished, so the same command continues an
+interrupted demo and rewrites the report of a complete one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from aoq.runs.checkpoint import load_run
 from aoq.runs.directory import ROUND_ONE, RunDirectory
 from aoq.runs.events import read_pace
 from aoq.runs.judge import judge_once, ranks_of, stored_result
-from aoq.training.inputs import open_training_data
+from aoq.training.inputs import TrainingData, open_training_data
 from aoq.training.two_rounds import TwoRounds, prepare_run, train_round
 
 SETTINGS: dict[str, LossName] = {
@@ -44,14 +45,14 @@ def train_and_judge(folder: Path, recipe: Recipe, *, candidates: Path, label: st
     """Train what is left of a round two, and judge it on the test split."""
     data = open_training_data(recipe, checked=True)
     train_round(folder, recipe, data, which="two", candidates=candidates, label=label)
+    judge(folder, data)
+
+
+def judge(folder: Path, data: TrainingData) -> None:
+    """Judge a trained round on the test split."""
     if data.test is not None:
         device = data.test.device
         judge_once(folder, data.test, lambda: load_run(folder, device=device).model)
-
-
-def demo_recipe(*, data: Path, size: str, seed: int) -> Recipe:
-    """Load the recipe of a size; `large` has the settings of `small`."""
-    return replace(load_recipe(scenes_recipe(size)), data=str(data), seed=seed).resolved()
 
 
 def run_demo(
@@ -63,7 +64,7 @@ def run_demo(
     from aoq.data.build import build_scenes
 
     data_folder = out / f"scenes-{size}"
-    recipe = demo_recipe(data=data_folder, size=size, seed=seed)
+    recipe = replace(load_recipe(scenes_recipe(size)), data=str(data_folder), seed=seed).resolved()
     run = prepare_run(out, recipe, force=force)
     with alone_in(out):
         if not (data_folder / MANIFEST).exists():
@@ -88,7 +89,11 @@ def _train_settings(out: Path, recipe: Recipe) -> None:
     candidates = stages.mine()
     jobs = []
     for title, loss in SETTINGS.items():
-        folder, own, label = _folder_of(out, loss), recipe.with_loss(loss), f"round two, {title}"
+        folder = folder_of(out, recipe, loss)
+        if folder == stages.round_one:
+            judge(folder, data)
+            continue
+        own, label = recipe.with_loss(loss), f"round two, {title}"
         work = partial(train_and_judge, folder, own, candidates=candidates, label=label)
         jobs.append(Job(label, work, (JobRound(label, folder, own.round_two),)))
     problems = run_jobs(jobs, title="round two, all settings")
@@ -96,7 +101,10 @@ def _train_settings(out: Path, recipe: Recipe) -> None:
         raise UserError(*(f"{name}: {problem}" for name, problem in problems.items()))
 
 
-def _folder_of(out: Path, loss: LossName) -> Path:
+def folder_of(out: Path, recipe: Recipe, loss: LossName) -> Path:
+    """Return the folder of a setting: round one's, if another round two would repeat it."""
+    if recipe.with_loss(loss).round_two == recipe.round_one:
+        return out / ROUND_ONE
     return out / loss.replace("_", "-")
 
 
@@ -104,25 +112,21 @@ def demo_report(out: Path, recipe: Recipe, *, size: str) -> ExperimentReport:
     """Make the report of a finished demo."""
     data, one, two = Path(recipe.data), recipe.round_one, recipe.round_two
     dataset = open_dataset(data, "test")
+    folders = {title: folder_of(out, recipe, loss) for title, loss in SETTINGS.items()}
     rows = [
-        ResultRow(
-            title, "demo", (recipe.seed,), (_training(_folder_of(out, loss), recipe, dataset),)
-        )
-        for title, loss in SETTINGS.items()
+        ResultRow(title, "demo", (recipe.seed,), (_training(folder, recipe, dataset),))
+        for title, folder in folders.items()
     ]
     seconds = (f"{row.label} {row.trainings[0].line['seconds']:.0f}" for row in rows)
-    warm_up = (
-        f", of which the first {two.warmup_epochs} warm up with all negatives of the batch"
-        if two.warmup_epochs
-        else ""
-    )
+    first = f", of which the first {two.warmup_epochs} warm up with all negatives of the batch"
+    epochs = count_of(two.epochs, "epoch") + (first if two.warmup_epochs else "")
     return ExperimentReport(
         title="Four ways to choose the negatives",
         description=(
             f"{recipe.model.name.upper()} (width {recipe.model.joint_width}) on the embedded data "
             f"set, seed {recipe.seed}: round one with the hardest negatives of each batch of "
             f"{one.batch_size}, mining with its model, then round two from scratch with each loss "
-            f"for {count_of(two.epochs, 'epoch')}{warm_up}, the same in every setting. One seed on "
+            f"for {epochs}, the same in every setting. One seed on "
             "a small set: on another seed the order can be another."
         ),
         rows=rows,

@@ -17,7 +17,6 @@ import torch
 from aoq.config import Direction
 from aoq.data.dataset import PairDataset
 from aoq.data.items import KINDS, Item
-from aoq.evaluation.protocols import JudgedFold
 from aoq.experiments.rows import ResultRow
 from aoq.runs.encodings import ScoredSplit, open_splits
 from aoq.scoring.blocks import ranges
@@ -67,23 +66,18 @@ def retrievals(
         ScoredSplit.ensemble(open_splits(training.runs, split=dataset.split, data=data))
         for training in trainings
     ]
-    folds = [training.ranks for training in trainings if training.ranks is not None]
-    return [
-        Retrieval(
-            direction,
-            Item.of(dataset, KINDS[direction][0], query),
-            [
-                Answers(
-                    name,
-                    int(_ranks(fold, direction)[query]) + 1,
-                    _first_answers(part, direction, query),
-                )
-                for name, fold, part in zip(names, folds, parts, strict=True)
-            ],
-        )
-        for direction in _ANSWERS
-        for query in where_ranks_differ(*(_ranks(fold, direction) for fold in folds))
-    ]
+    folds = [training.ranks.ranks for training in trainings if training.ranks is not None]
+    found = []
+    for direction in _ANSWERS:
+        ranks: list[Ids] = [getattr(fold, direction) for fold in folds]
+        for query in where_ranks_differ(*ranks):
+            answers = [
+                Answers(name, int(own[query]) + 1, _first_answers(part, direction, query))
+                for name, own, part in zip(names, ranks, parts, strict=True)
+            ]
+            item = Item.of(dataset, KINDS[direction][0], query)
+            found.append(Retrieval(direction, item, answers))
+    return found
 
 
 def where_ranks_differ(first: Ids, last: Ids, *, count: int = _QUERIES) -> list[int]:
@@ -100,10 +94,6 @@ def where_ranks_differ(first: Ids, last: Ids, *, count: int = _QUERIES) -> list[
         best = np.argsort(-gain, kind="stable")[: count // 2]
         chosen += [int(query) for query in best if gain[query] > 0]
     return chosen
-
-
-def _ranks(fold: JudgedFold, direction: Direction) -> Ids:
-    return fold.ranks.i2t if direction == "i2t" else fold.ranks.t2i
 
 
 def _first_answers(part: ScoredSplit, direction: Direction, query: int) -> list[Item]:

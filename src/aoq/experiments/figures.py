@@ -9,6 +9,7 @@ groups take several, each beginning with the first row.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -161,12 +162,12 @@ def add_legend(figure: Figure, axis: Axes) -> None:
 
 def legend_height(labels: Sequence[str]) -> float:
     """Return the height of a legend in inches."""
-    return 0.15 + 0.17 * -(-len(labels) // _legend_columns(labels))
+    return 0.15 + 0.17 * math.ceil(len(labels) / _legend_columns(labels))
 
 
 def _legend_columns(labels: Sequence[str]) -> int:
     """Fill the width of the page evenly."""
-    room = int(105 / (max(map(len, labels)) + 8))  # letters; a line and its margins are 8
+    room = 105 // (max(map(len, labels)) + 8)  # letters; a line and its margins are 8
     return even_columns(len(labels), at_most=max(1, room))
 
 
@@ -176,5 +177,4 @@ def even_columns(count: int, *, at_most: int) -> int:
     >>> [even_columns(count, at_most=3) for count in (1, 2, 3, 4, 5, 7)]
     [1, 2, 3, 2, 3, 3]
     """
-    lines = -(-count // at_most)
-    return -(-count // lines)
+    return math.ceil(count / math.ceil(count / at_most))

@@ -18,7 +18,8 @@ from aoq.evaluation.power import DEVIATION, MOST_SEEDS, Design
 from aoq.evaluation.tables import longest_word
 from aoq.experiments.comparisons import Comparisons
 from aoq.experiments.definition import Definition
-from aoq.experiments.plan import GridRun
+from aoq.experiments.report import recorded_rows
+from aoq.experiments.results import Experiment
 from aoq.progress import count_of
 
 
@@ -62,12 +63,12 @@ class Forecast:
         ).replace("80%", "80 %")
 
 
-def forecasts(
-    definition: Definition, runs: Sequence[GridRun], done: Comparisons | None = None
-) -> list[Forecast]:
-    """Look ahead at the rows of each model with more than one row."""
+def forecasts(experiment: Experiment) -> list[Forecast]:
+    """Look ahead at the rows of each model with more than one row and seed."""
+    definition = experiment.definition
+    done = Comparisons(recorded_rows(experiment))
     groups: dict[str, dict[str, set[int]]] = {}
-    for run in runs:
+    for run in experiment.plan(experiment.read()):
         if run.is_row:
             rows = groups.setdefault(run.group, {})
             rows.setdefault(run.label, set()).add(run.recipe.seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,11 @@ from typing import Any
 from aoq.data.checks.dataset import check_dataset
 from aoq.data.dataset import PairDataset
 from aoq.data.splits import open_dataset
+from aoq.errors import UserError
 from aoq.evaluation.rank_archive import RankArchive
-from aoq.experiments.definition import Definition
 from aoq.experiments.jobs import Job, run_jobs
-from aoq.experiments.plan import GridRun, plan_grid
-from aoq.experiments.results import (
-    chosen_rows,
-    is_stale,
-    ranks_key,
-    read_results,
-    result_line,
-    results_file,
-)
+from aoq.experiments.plan import GridRun
+from aoq.experiments.results import Experiment, ranks_key, result_line
 from aoq.manifest import create_manifest
 from aoq.progress import EventLog, count_of, say, warn
 from aoq.recipes import load_recipe, save_recipe
@@ -36,15 +29,7 @@ from aoq.training.two_rounds import prepare_run, run_recipe
 
 
 def run_grid(
-    definition: Definition,
-    *,
-    data: Path,
-    out: Path,
-    seeds: Sequence[int] | None = None,
-    rows: Sequence[str] | None = None,
-    at_once: int | None = None,
-    results: Path | None = None,
-    force: bool = False,
+    experiment: Experiment, *, at_once: int | None = None, force: bool = False
 ) -> dict[str, str]:
     """Run or continue the runs without a result; return what went wrong, by run.
 
@@ -52,120 +37,85 @@ def run_grid(
     runs that were started with other settings as well as the runs that draw from either.
     When the candidates of a choice are done, the best of them is run with the other seeds.
     """
-    report = check_dataset(data)
+    if experiment.data is None:
+        meant = experiment.definition.data
+        hint = f" It is meant for: {meant}" if meant else ""
+        raise UserError(f"the data set is missing; add --data FOLDER.{hint}")
+    report = check_dataset(experiment.data)
     report.raise_for_errors()
-    results = results or results_file(out)
-    dataset = open_dataset(data, "train")
-
-    def plan() -> list[GridRun]:
-        lines = read_results(results, definition, dataset.contents)
-        chosen = chosen_rows(definition, lines, dataset.contents)
-        return plan_grid(definition, out=out, data=data, seeds=seeds, rows=rows, chosen=chosen)
-
-    run = partial(_run, definition, results=results, dataset=dataset, at_once=at_once, force=force)
-    runs = plan()
+    dataset = open_dataset(experiment.data, "train")
+    runs = experiment.plan(experiment.read(dataset.contents))
     report.warn_in_one_line()
-    if is_vacant(out):
-        out.mkdir(parents=True, exist_ok=True)
-        create_manifest(out, "experiment")
-    if is_vacant(results.parent):
-        results.parent.mkdir(parents=True, exist_ok=True)
-        create_manifest(results.parent, "results")
-    problems = run(runs)
+    for folder, what in (
+        (experiment.out, "experiment"),
+        (experiment.results_file.parent, "results"),
+    ):
+        if is_vacant(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            create_manifest(folder, what)
+    problems = _run(experiment, runs, dataset, at_once=at_once, force=force)
     names = {each.name for each in runs}
-    sound = [each for each in plan() if each.name not in problems]
-    return problems | (run(sound) if any(each.name not in names for each in sound) else {})
-
-
-@dataclass(frozen=True)
-class _Todo:
-    """The names of the runs that a job has to be made for, by what the job does."""
-
-    done: Set[str]
-    "Runs with a result that stays."
-    rows: Set[str]
-    "Runs that get a result."
-    mining: Set[str]
-    "Teachers whose lists are drawn from."
-    restarted: Set[str]
-    "Runs that start again from nothing."
-
-    def includes(self, run: GridRun, fingerprint: str) -> bool:
-        if run.name in self.rows | self.restarted or not run.is_trained:
-            return True
-        lacks_lists = run.name in self.mining and not run.lists.exists()
-        return lacks_lists or _differs_on_disk(run, fingerprint)
+    after = experiment.plan(experiment.read(dataset.contents))
+    sound = [each for each in after if each.name not in problems]
+    if any(each.name not in names for each in sound):
+        problems |= _run(experiment, sound, dataset, at_once=at_once, force=force)
+    return problems
 
 
 def _run(
-    definition: Definition,
+    experiment: Experiment,
     runs: Sequence[GridRun],
-    *,
-    results: Path,
     dataset: PairDataset,
+    *,
     at_once: int | None,
     force: bool,
 ) -> dict[str, str]:
-    todo = _sort_out(definition, runs, results=results, dataset=dataset, force=force)
-    needed = {each.name for run in runs if run.name in todo.rows for each in (*run.needs, run)}
-    wanted = {
-        run.name: run
-        for run in runs
-        if run.name in needed and todo.includes(run, dataset.fingerprint)
-    }
+    """Run what has no result that stays, and what that needs."""
+    file, name = experiment.results_file, experiment.definition.name
+    results = experiment.read(dataset.contents)
+    noted = {run.name for run in runs if run.key in results.lines}
+    stale = {run.name for run in runs if results.why_stale(run)}
+    for each in sorted(stale):
+        warn(
+            f"{each} has a result with other settings or data in {file}; "
+            f"{'it is run again' if force else 'it is kept: add --force to run it again'}."
+        )
+    restarted = _restarted(runs, noted - stale, dataset.fingerprint) if force else set()
+    done = noted - restarted - (stale if force else set())
+    rows = {run.name: run for run in runs if run.is_row and run.name not in done}
+    mining = {run.teacher.name for run in rows.values() if run.teacher is not None}
+
+    def has_work(run: GridRun) -> bool:
+        if run.name in rows or run.name in restarted or not run.is_trained:
+            return True
+        lacks_lists = run.name in mining and not run.lists.exists()
+        return lacks_lists or _differs_on_disk(run, dataset.fingerprint)
+
+    needed = {each.name for run in rows.values() for each in (*run.needs, run)}
+    wanted = {run.name: run for run in runs if run.name in needed and has_work(run)}
     jobs = [
         Job(
-            name,
+            run.name,
             partial(
                 train_run,
                 run,
-                results=results if name in todo.rows else None,
-                mine=name in todo.mining,
-                restart=name in todo.restarted,
+                results=file if run.name in rows else None,
+                mine=run.name in mining,
+                restart=run.name in restarted,
             ),
             run.rounds,
             after=tuple(wanted.keys() & {need.name for need in run.needs}),
         )
-        for name, run in wanted.items()
+        for run in wanted.values()
     ]
 
     def note(job: Job, line: dict[str, Any]) -> None:
-        if job.name in todo.rows:
-            append_json_line(results, line, with_check=True)
+        if job.name in rows:
+            append_json_line(file, line, with_check=True)
             say(f"{job.name}: {_shown(line)}")
 
-    finished = count_of(len(todo.done), "result")
-    say(f"{definition.name}: {finished} finished, {len(todo.rows)} to run")
-    results.parent.mkdir(parents=True, exist_ok=True)
-    return run_jobs(jobs, title=definition.name, at_once=at_once, when_done=note)
-
-
-def _sort_out(
-    definition: Definition,
-    runs: Sequence[GridRun],
-    *,
-    results: Path,
-    dataset: PairDataset,
-    force: bool,
-) -> _Todo:
-    lines = read_results(results, definition, dataset.contents)
-    noted = {run.name for run in runs if run.key in lines}
-    stale = {run.name for run in runs if is_stale(run, lines, dataset.contents)}
-    for name in sorted(stale):
-        warn(
-            f"{name} has a result with other settings or data in {results}; "
-            f"{'it is run again' if force else 'it is kept: add --force to run it again'}."
-        )
-    fitting = noted - stale
-    restarted = _restarted(runs, fitting, dataset.fingerprint) if force else set()
-    done = noted - restarted - (stale if force else set())
-    wanted = [run for run in runs if run.is_row and run.name not in done]
-    return _Todo(
-        done=done,
-        rows={run.name for run in wanted},
-        mining={run.teacher.name for run in wanted if run.teacher is not None},
-        restarted=restarted,
-    )
+    say(f"{name}: {count_of(len(done), 'result')} finished, {len(rows)} to run")
+    return run_jobs(jobs, title=name, at_once=at_once, when_done=note)
 
 
 def train_run(
@@ -191,9 +141,9 @@ def train_run(
     )
     if results is not None:
         for judged_on in filter(None, (data.dev, data.test)):
-            split = judged_on.dataset.split
             ranks = ranks_of([run.last_round], judged_on.dataset, data=None)
-            RankArchive.beside(results).keep(*ranks_key(line, split=split), ranks)
+            key = ranks_key(line, split=judged_on.dataset.split)
+            RankArchive.beside(results).keep(*key, ranks)
     return line
 
 

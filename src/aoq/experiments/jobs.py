@@ -13,10 +13,11 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,8 @@ def run_jobs(
     `when_done` is called in this process with what a job returned.
     """
     cores = torch.get_num_threads()
-    if at_once is None:
-        at_once = 1 if torch.cuda.is_available() else cores
-    at_once = max(1, min(at_once, len(jobs)))
+    usual = 1 if torch.cuda.is_available() else cores
+    at_once = max(1, min(at_once or usual, len(jobs)))
     queue = _Queue(list(jobs), when_done)
     if at_once == 1:
         while (job := queue.next()) is not None:
@@ -135,44 +135,6 @@ def _attempt(work: Callable[[], Any]) -> JobResult:
         return JobResult(problem=traceback.format_exc())
 
 
-@dataclass(frozen=True)
-class _JobProcess:
-    """A job under way."""
-
-    job: Job
-    process: multiprocessing.process.BaseProcess
-    results: connection.Connection
-
-    @classmethod
-    def start(cls, job: Job, *, threads: int) -> _JobProcess:
-        context = _context()
-        receiving, sending = context.Pipe(duplex=False)
-        process = context.Process(target=_run_in_process, args=(job.work, sending, threads))
-        process.start()
-        sending.close()
-        return cls(job, process, receiving)
-
-    def terminate(self) -> None:
-        """Signal the process, even if the server that forked it is already gone."""
-        with suppress(ProcessLookupError):
-            if self.process.pid is not None:
-                os.kill(self.process.pid, signal.SIGTERM)
-
-    def result(self) -> JobResult | None:
-        """Return the result of the job; none while it is under way."""
-        if not self.results.poll():
-            return None
-        try:
-            result = self.results.recv()
-        except EOFError:
-            self.process.join()
-            result = JobResult(problem=f"its process ended with code {self.process.exitcode}.")
-        assert isinstance(result, JobResult)
-        self.process.join()
-        self.results.close()
-        return result
-
-
 def _context() -> Any:
     """Fork processes from a server with the imports done; spawn them where that is unsafe."""
     if sys.platform == "win32" or torch.cuda.is_available():
@@ -183,44 +145,64 @@ def _context() -> Any:
 
 
 def _run_processes(queue: _Queue, *, at_once: int, threads: int, title: str) -> None:
+    """Run each job in a process of its own, which a thread waits for."""
     epochs = sum(job.epochs for job in queue.waiting)
-    running: list[_JobProcess] = []
-    try:
-        with progress_bar(title, total=epochs, unit="epochs") as update:
-            watch = _EpochWatch(queue.waiting)
+    running: dict[Future[JobResult], Job] = {}
+    processes: list[BaseProcess] = []
+    with (
+        progress_bar(title, total=epochs, unit="epochs") as update,
+        ThreadPoolExecutor(at_once) as pool,
+    ):
+        watch = _EpochWatch(queue.waiting)
+        try:
             while True:
                 while len(running) < at_once and (job := queue.next()) is not None:
-                    running.append(_JobProcess.start(job, threads=threads))
+                    running[pool.submit(_await_process, job.work, threads, processes)] = job
                 if not running:
                     return
-                connection.wait([process.results for process in running], _POLL_SECONDS)
-                results = {process.job.name: process.result() for process in running}
-                watch.look([process.job for process in running])
-                for process in list(running):
-                    if (result := results[process.job.name]) is not None:
-                        running.remove(process)
-                        queue.end(process.job, result)
+                ended, _ = wait(running, _POLL_SECONDS, FIRST_COMPLETED)
+                watch.look([*running.values()])
+                for future in ended:
+                    queue.end(running.pop(future), future.result())
                 update(advance=watch.advance(queue.finished))
-    except BaseException:
-        _stop(running)
-        raise
+        except BaseException:
+            _stop(processes, running)
+            raise
 
 
-def _stop(running: Sequence[_JobProcess]) -> None:
-    """Let rounds save the step under way; a second signal does not wait for that."""
-    if running:
-        say("stopping after the steps under way; a second signal stops at once")
+def _await_process(
+    work: Callable[[], Any], threads: int, processes: list[BaseProcess]
+) -> JobResult:
+    """Do work in a process, which is added to `processes`; return what it sends."""
+    context = _context()
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_run_in_process, args=(work, sending, threads))
+    process.start()
+    processes.append(process)
+    sending.close()
     try:
-        for process in running:
+        result = receiving.recv()
+    except EOFError:
+        process.join()
+        result = JobResult(problem=f"its process ended with code {process.exitcode}.")
+    process.join()
+    assert isinstance(result, JobResult)
+    return result
+
+
+def _stop(processes: Iterable[BaseProcess], running: Iterable[Future[JobResult]]) -> None:
+    """Let rounds save the step under way; a second signal does not wait for that."""
+    say("stopping after the steps under way; a second signal stops at once")
+    try:
+        for process in processes:
             process.terminate()
-        for process in running:
-            process.results.poll(None)
+        wait(running)
     finally:
-        for process in running:
-            process.process.kill()
+        for process in processes:
+            process.kill()
 
 
-def _run_in_process(work: Callable[[], Any], results: connection.Connection, threads: int) -> None:
+def _run_in_process(work: Callable[[], Any], results: Connection, threads: int) -> None:
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C reaches the process that started this one, which passes it on once
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -236,8 +218,7 @@ class _EpochWatch:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = tuple(jobs)
         self.counted = 0
-        rounds = [round_ for job in jobs for round_ in job.rounds]
-        self.seen = {round_.folder: _epochs_of(round_) for round_ in rounds}
+        self.seen = {each.folder: _epochs_of(each) for job in jobs for each in job.rounds}
 
     def look(self, jobs: Sequence[Job]) -> None:
         """Print a line for each epoch of these jobs that ended since the last look."""
@@ -251,12 +232,10 @@ class _EpochWatch:
 
     def advance(self, finished: Sequence[Job]) -> int:
         """Count epochs since the last call; a job that has ended counts as a whole."""
-        done = 0
-        for job in self.jobs:
-            seen = sum(len(self.seen[round_.folder]) for round_ in job.rounds)
-            done += job.epochs if job in finished else seen
-        advance, self.counted = done - self.counted, done
-        return advance
+        before, self.counted = self.counted, sum(job.epochs for job in finished)
+        rounds = (each for job in self.jobs if job not in finished for each in job.rounds)
+        self.counted += sum(len(self.seen[each.folder]) for each in rounds)
+        return self.counted - before
 
 
 def _epochs_of(round_: JobRound) -> dict[int, Event]:

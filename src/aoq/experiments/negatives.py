@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from aoq.config import Direction, Recipe
@@ -22,8 +21,6 @@ from aoq.runs.checkpoint import load_run
 from aoq.runs.directory import RunDirectory
 from aoq.scoring.encoded import evaluation_mode
 from aoq.types import Floats, Ids
-
-_ANCHORS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +57,7 @@ class Negatives:
     offline: Item
 
 
-def hardest_negatives(mined: MinedLists, *, count: int = _ANCHORS) -> list[Negatives]:
+def hardest_negatives(mined: MinedLists, *, count: int = 3) -> list[Negatives]:
     """Compare anchors' hardest negatives in a batch with the first of their lists, both ways.
 
     The teacher scores both. Anchors are spread over the first batch of an epoch with seed 0; a
@@ -97,20 +94,14 @@ def _compare(
     dataset, (kind, other) = mined.dataset, KINDS[direction]
     anchor, positive = batch[place].tolist()
     online = int(batch[scores.argmax(), 1])
-    listed, _ = mined.lists.of(direction)
+    listed = mined.lists.of(direction)[0][anchor]
+    places = np.flatnonzero(listed == online)
+    where = f"place {places[0] + 1:,}" if len(places) else f"beyond the first {len(listed):,}"
     found = anchor_list(mined.lists, dataset, Anchor(kind, anchor), depth=1)
     return Negatives(
         direction,
         anchor=found.anchor,
         positive=Item.of(dataset, other, positive),
-        online=replace(
-            Item.of(dataset, other, online, score=float(scores.max())),
-            note=_place_in(listed[anchor], online),
-        ),
+        online=replace(Item.of(dataset, other, online, score=float(scores.max())), note=where),
         offline=found.candidates[0],
     )
-
-
-def _place_in(listed: npt.NDArray[np.int32], number: int) -> str:
-    places = np.flatnonzero(listed == number)
-    return f"place {places[0] + 1:,}" if len(places) else f"beyond the first {len(listed):,}"

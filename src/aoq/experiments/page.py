@@ -40,7 +40,6 @@ from aoq.storage import is_vacant, write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_DIRECTIONS = ("sentence retrieval (i2t)", "image retrieval (t2i)")
 PAGE = "index.html"
 _TABLES = ("results", "rows", "trainings")
 
@@ -57,10 +56,6 @@ class Section:
     csv: str = ""
     "The table for programs."
     drawings: Sequence[Drawing] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        return self.table is None and not self.drawings
 
     def write(self, folder: Path) -> None:
         if self.table is not None:
@@ -153,7 +148,7 @@ class ExperimentReport:
     def write_page(self, path: Path) -> None:
         """Write the page alone."""
         groups, rows = shown_groups(self.shown, self.reference), self.shown
-        common = _common(list(self.settings.values()))
+        common = _common(*self.settings.values() or ({},))
         examples = {
             group[0].label: found
             for group in self.groups
@@ -169,12 +164,9 @@ class ExperimentReport:
             has_reference=self.reference.covers(rows),
             has_seeds=has_seeds(rows),
             headings=[heading.split()[-1] for heading in HEADINGS],
-            directions=_DIRECTIONS,
             compared=COMPARED.values(),
             notes=notes_of(rows, self.reference),
-            done=sum(len(row.trainings) for row in rows),
-            wanted=sum(len(row.seeds) for row in rows),
-            sections=[section for section in self._all_sections if not section.is_empty],
+            sections=self._all_sections,
             examples=examples,
             negatives=[] if self.mined is None else hardest_negatives(self.mined),
             common=common,
@@ -212,10 +204,6 @@ def report_files(folder: Path, sections: Iterable[Section]) -> list[Path]:
     ]
 
 
-def _common(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _common(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that all rows share."""
-    return {
-        name: value
-        for name, value in (tables[0] if tables else {}).items()
-        if all(table.get(name) == value for table in tables)
-    }
+    return {n: v for n, v in first.items() if all(other.get(n) == v for other in others)}

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from aoq.config import Recipe
-from aoq.errors import UserError
 from aoq.experiments.definition import Definition, Row
 from aoq.experiments.jobs import JobRound
 from aoq.recipes import load_recipe, settings_that_matter
@@ -109,23 +111,21 @@ def plan_grid(
     *,
     out: Path,
     data: Path | None = None,
-    seeds: Sequence[int] | None = None,
-    rows: Sequence[str] | None = None,
+    seeds: Sequence[int] = (),
+    rows: Sequence[str] = (),
     chosen: Collection[str] = (),
 ) -> list[GridRun]:
     """Plan the runs of some or all rows and seeds, each after the runs that it needs.
 
     Rows with fewer seeds keep to them, unless they are named, or `chosen` by a choice.
     """
-    free = {*(rows or ()), *chosen}
-    wanted = [definition.row(label) for label in rows or [row.label for row in definition.rows]]
+    wanted = [definition.row(label) for label in rows or definition.row_labels]
     found: dict[str, GridRun] = {}
-    for seed in definition.seeds if not seeds else dict.fromkeys(seeds):
-        planner = _Planner(definition, out.absolute(), data, seed)
+    for seed in dict.fromkeys(seeds or definition.seeds):
         trained = (
-            planner.run(row)
+            _plan_run(definition, row, seed=seed, out=out.absolute(), data=data)
             for row in wanted
-            if not row.seeds or seed in row.seeds or row.label in free
+            if not row.seeds or seed in row.seeds or row.label in {*rows, *chosen}
         )
         own = {run.name: run for run in trained}
         needed = {need.name: need for run in own.values() for need in run.needs}
@@ -133,57 +133,36 @@ def plan_grid(
     return list(found.values())
 
 
-def data_of_runs(out: Path) -> Path:
-    """Return the data set of the runs in a folder."""
-    for config in sorted(out.glob(f"*/seed-*/{CONFIG}")):
-        return Path(load_recipe(config).data)
-    raise UserError(f"{out} has no runs to continue; start with --data FOLDER.")
+def data_of_runs(out: Path) -> Path | None:
+    """Return the data set of the runs in a folder; None without runs."""
+    configs = sorted(out.glob(f"*/seed-*/{CONFIG}"))
+    return Path(load_recipe(configs[0]).data) if configs else None
 
 
-@dataclass(frozen=True)
-class _Planner:
-    """Plans the runs of one seed."""
-
-    definition: Definition
-    out: Path
-    data: Path | None
-    seed: int
-
-    def run(self, row: Row) -> GridRun:
-        definition = self.definition
-        recipe = replace(definition.recipe_of(row), seed=self.seed)
-        if self.data is not None:
-            recipe = replace(recipe, data=str(self.data))
-        teacher_row = definition.teacher_of(row) if recipe.needs_lists else None
-        teacher = None if teacher_row is None else self.run(teacher_row)
-        if teacher is not None:
-            recipe = replace(recipe, candidates=str(teacher.lists))
-        recipe = recipe.resolved()
-        return GridRun(
-            experiment=definition.name,
-            label=row.label,
-            is_row=row in definition.rows,
-            source=row.recipe,
-            recipe=recipe,
-            folder=self.out / definition.folder_of(row) / f"seed-{self.seed}",
-            teacher=teacher,
-            initial=self._initial(recipe, teacher),
-        )
-
-    def _initial(self, recipe: Recipe, teacher: GridRun | None) -> GridRun | None:
-        """Find the teacher or another online row with the same round one."""
-        if recipe.rounds == "one" or recipe.round_two.start_from == "scratch":
-            return None
-        if teacher is not None and _same_round_one(recipe, teacher.recipe):
-            return teacher
-        for row in self.definition.rows:
-            if self.definition.recipe_of(row).rounds == "one":
-                run = self.run(row)
-                if _same_round_one(recipe, run.recipe):
-                    return run
-        return None
-
-
-def _same_round_one(one: Recipe, other: Recipe) -> bool:
-    names = ("data", "seed", "min_word_count", "model", "round_one")
-    return all(getattr(one, name) == getattr(other, name) for name in names)
+def _plan_run(
+    definition: Definition, row: Row, *, seed: int, out: Path, data: Path | None
+) -> GridRun:
+    plan = partial(_plan_run, definition, seed=seed, out=out, data=data)
+    recipe = replace(definition.recipe_of(row), seed=seed)
+    if data is not None:
+        recipe = replace(recipe, data=str(data))
+    teacher_row = definition.teacher_of(row) if recipe.needs_lists else None
+    teacher = None if teacher_row is None else plan(teacher_row)
+    if teacher is not None:
+        recipe = replace(recipe, candidates=str(teacher.lists))
+    recipe, initial = recipe.resolved(), None
+    if recipe.rounds == "both" and recipe.round_two.start_from == "round_one":
+        online = (each for each in definition.rows if definition.recipe_of(each).rounds == "one")
+        sources = chain(() if teacher is None else (teacher,), map(plan, online))
+        of_one = attrgetter("data", "seed", "min_word_count", "model", "round_one")
+        initial = next((run for run in sources if of_one(run.recipe) == of_one(recipe)), None)
+    return GridRun(
+        experiment=definition.name,
+        label=row.label,
+        is_row=row in definition.rows,
+        source=row.recipe,
+        recipe=recipe,
+        folder=out / definition.folder_of(row) / f"seed-{seed}",
+        teacher=teacher,
+        initial=initial,
+    )

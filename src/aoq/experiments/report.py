@@ -5,97 +5,77 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aoq.data.dataset import PairDataset
 from aoq.data.splits import open_dataset
 from aoq.errors import UserError
-from aoq.experiments.definition import Definition
 from aoq.experiments.negatives import MinedLists
 from aoq.experiments.page import ExperimentReport
-from aoq.experiments.plan import GridRun, plan_grid
-from aoq.experiments.results import Line, choices_made, chosen_rows, comparable, read_results
-from aoq.experiments.rows import ResultRow, read_rows
+from aoq.experiments.plan import GridRun, data_of_runs
+from aoq.experiments.results import Experiment, Line
+from aoq.experiments.rows import RankReader, ResultRow, read_rows
 from aoq.progress import count_of, warn
-from aoq.recipes import load_recipe
 from aoq.runs.directory import ROUND_ONE, RunDirectory
 
 
-def read_experiment(
-    definition: Definition,
-    *,
-    out: Path,
-    results: Path,
-    data: Path | None = None,
-    seeds: Sequence[int] | None = None,
-    rows: Sequence[str] | None = None,
-    command: str,
-) -> ExperimentReport:
+def read_experiment(experiment: Experiment, *, command: str) -> ExperimentReport:
     """Read the results of an experiment; `command` runs it, without rows and seeds."""
-    plan = partial(plan_grid, definition, out=out, data=data, seeds=seeds, rows=rows)
-    lines = read_results(results, definition)
-    if not lines:
-        raise UserError(f"{results} has no result of {definition.name} yet; run it first.")
-    folder = data or _find_data(plan())
+    definition, file = experiment.definition, experiment.results_file
+    results = experiment.read()
+    if not results.lines:
+        raise UserError(f"{file} has no result of {definition.name} yet; run it first.")
+    folder = experiment.data or _find_data(experiment.out)
     if folder is None:  # the most common data set of the file is meant
-        contents = Counter(line.get("data") for line in lines.values()).most_common(1)[0][0]
+        data_sets = Counter(line.get("data") for line in results.lines.values())
+        contents = data_sets.most_common(1)[0][0]
     else:
         contents = open_dataset(folder, "train").contents
-    lines = read_results(results, definition, contents)
-    runs = plan(chosen=chosen_rows(definition, lines, contents))
-    split, shown = comparable(runs, lines, contents)
+    results = experiment.read(contents)
+    runs = experiment.plan(results)
+    split, shown = results.comparable(runs)
     own = [run for run in runs if run.is_row]
-    if not any(run.key in shown for run in own):
+    lines = [shown.lines[run.key] for run in own if run.key in shown.lines]
+    if not lines:
         raise UserError(
-            f"{results} has no result of {definition.name} for these rows, seeds, settings and "
+            f"{file} has no result of {definition.name} for these rows, seeds, settings and "
             "data; run the experiment, or select its data set with --data."
         )
     dataset = None if folder is None else open_dataset(folder, split)
+    reader = RankReader(file, split, dataset, folder)
+    rows = read_rows(runs, shown, choices=results.choices, reader=reader)
+    settings = {run.label: run.settings for run in own}
+    planned = {row.label: " ".join(map(str, row.seeds)) for row in rows if row.label in settings}
     return ExperimentReport(
         title=definition.name,
         description=definition.description,
-        rows=read_rows(
-            definition,
-            runs,
-            shown,
-            split=split,
-            choices=choices_made(definition, lines, contents),
-            results=results,
-            dataset=dataset,
-            data=folder,
-        ),
+        rows=rows,
         split=split,
         dataset=dataset,
         data=folder,
         mined=None if folder is None else _open_mined(own, folder),
-        settings={run.label: run.settings for run in own},
-        facts=_facts([shown[run.key] for run in own if run.key in shown], dataset),
-        commands={run.label: _repeat(command, run.label, own) for run in own},
+        settings=settings,
+        facts=_facts(lines, dataset),
+        commands={
+            label: f"{command} --rows {shlex.quote(label)} --seeds {seeds}"
+            for label, seeds in planned.items()
+        },
     )
 
 
-def recorded_rows(definition: Definition, results: Path) -> list[ResultRow]:
+def recorded_rows(experiment: Experiment) -> list[ResultRow]:
     """Read the rows that have results, and the ranks beside them, without the data and the runs."""
-    lines = read_results(results, definition)
-    runs = plan_grid(definition, out=Path(), chosen=chosen_rows(definition, lines))
-    split, shown = comparable(runs, lines)
-    choices = choices_made(definition, lines)
-    return read_rows(definition, runs, shown, split=split, choices=choices, results=results)
+    results = experiment.read()
+    runs = experiment.plan(results)
+    split, shown = results.comparable(runs)
+    reader = RankReader(experiment.results_file, split)
+    return read_rows(runs, shown, choices=results.choices, reader=reader)
 
 
-def _repeat(command: str, label: str, runs: Iterable[GridRun]) -> str:
-    """Make the command that repeats a row."""
-    seeds = " ".join(str(run.recipe.seed) for run in runs if run.label == label)
-    return f"{command} --rows {shlex.quote(label)} --seeds {seeds}"
-
-
-def _find_data(runs: Iterable[GridRun]) -> Path | None:
+def _find_data(out: Path) -> Path | None:
     """Find the data set that the runs name; none, with a warning, if it or they are missing."""
-    configs = (RunDirectory(run.folder).config for run in runs)
-    named = (Path(load_recipe(config).data) for config in configs if config.is_file())
-    folder = next(named, None)
+    folder = data_of_runs(out)
     if folder is not None and folder.is_dir():
         return folder
     missing = "the runs are missing" if folder is None else f"the data set {folder} is missing"

@@ -13,17 +13,16 @@ import os
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
 from aoq import __version__
-from aoq.evaluation.tables import METRICS, longest_word
+from aoq.evaluation.tables import METRICS
 from aoq.experiments.definition import Definition
 from aoq.experiments.plan import GridRun, plan_grid
 from aoq.progress import warn
@@ -32,47 +31,119 @@ from aoq.runs.summary import RunSummary
 from aoq.storage import hash_parts, read_json_lines
 
 Line = Mapping[str, Any]
-Results = Mapping[tuple[str, int], Line]
-"By label and seed."
 _NEEDED = ("row", "seed", "dev", "test", "seconds")
 
 
-def results_file(out: Path) -> Path:
-    """Name the file of results unless another one is given."""
-    return out / "results.jsonl"
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A definition with its folders, and the rows and seeds of it that are meant; none: all."""
+
+    definition: Definition
+    out: Path
+    data: Path | None = None
+    file: Path | None = None
+    "Results; none: those beside the runs."
+    seeds: Sequence[int] = ()
+    rows: Sequence[str] = ()
+
+    @property
+    def results_file(self) -> Path:
+        return self.file or self.out / "results.jsonl"
+
+    def read(self, contents: str | None = None) -> Results:
+        """Read the results, of data with this hash if it is given."""
+        return Results.read(self.results_file, self.definition, contents)
+
+    def plan(self, results: Results) -> list[GridRun]:
+        """Plan the runs; rows that the `results` choose are run with all seeds."""
+        return plan_grid(
+            self.definition,
+            out=self.out,
+            data=self.data,
+            seeds=self.seeds,
+            rows=self.rows,
+            chosen=results.chosen,
+        )
 
 
-def read_results(path: Path, definition: Definition, contents: str | None = None) -> Results:
-    """Read the lines of an experiment; of several, the last one about these `contents` counts.
+@dataclass(frozen=True)
+class Results:
+    """The lines of an experiment, by label and seed."""
 
-    A line with the settings of a row counts whichever experiment wrote it; if there is none, the
-    line with the row's name does.
-    """
-    lines = []
-    for line in read_json_lines(path):
-        missing = [name for name in _NEEDED if name not in line]
-        missing += [
-            f"{split}.{name}"
-            for split in ("dev", "test")
-            if isinstance(line.get(split), Mapping)
-            for name in METRICS
-            if name not in line[split]
-        ]
-        if not missing:
-            lines.append(line)
-        elif line.get("experiment") == definition.name:
-            warn(f"{path}: a line of {definition.name} without {', '.join(missing)} is skipped.")
-    if contents is not None:
-        lines.sort(key=lambda line: line.get("data") == contents)  # the last one counts
-    own = [line for line in lines if line.get("experiment") == definition.name]
-    found = {(line["row"], line["seed"]): line for line in own}
-    by_digest = {line.get("digest"): line for line in lines}
-    seeds = list(dict.fromkeys(line["seed"] for line in lines))
-    rows = [row.label for row in definition.rows]
-    for run in plan_grid(definition, out=Path(), seeds=seeds, rows=rows):
-        if run.is_row and run.digest in by_digest:
-            found[run.key] = by_digest[run.digest]
-    return found
+    definition: Definition
+    contents: str | None
+    "Hash of the data that they should be about; none: any data."
+    lines: Mapping[tuple[str, int], Line]
+
+    @classmethod
+    def read(cls, path: Path, definition: Definition, contents: str | None = None) -> Results:
+        """Read a file; of several lines, the last one about these `contents` counts.
+
+        A line with the settings of a row counts whichever experiment wrote it; if there is none,
+        the line with the row's name does.
+        """
+        lines = [line for line in read_json_lines(path) if _is_complete(line, definition, path)]
+        if contents is not None:
+            lines.sort(key=lambda line: line.get("data") == contents)  # the last one counts
+        own = (line for line in lines if line.get("experiment") == definition.name)
+        found = {(line["row"], line["seed"]): line for line in own}
+        by_digest = {line.get("digest"): line for line in lines}
+        seeds = list(dict.fromkeys(line["seed"] for line in lines))
+        for run in plan_grid(definition, out=Path(), seeds=seeds, rows=definition.row_labels):
+            if run.is_row and run.digest in by_digest:
+                found[run.key] = by_digest[run.digest]
+        return cls(definition, contents, found)
+
+    def why_stale(self, run: GridRun) -> str:
+        """Say why the result of a run does not count; empty if it does, or if there is none."""
+        line = self.lines.get(run.key)
+        if line is not None and line.get("digest") != run.digest:
+            return "has other settings"
+        is_other = line is not None and self.contents not in (None, line.get("data"))
+        return "is from another data set" if is_other else ""
+
+    @cached_property
+    def choices(self) -> dict[str, dict[str, float]]:
+        """The means of each choice's candidates, by its label; empty until all are done."""
+        rsums = {
+            run.key: self.lines[run.key]["dev"]["rsum"]
+            for run in plan_grid(self.definition, out=Path())
+            if run.key in self.lines and not self.why_stale(run)
+        }
+        return {choice.label: choice.means(rsums) for choice in self.definition.choices}
+
+    @property
+    def chosen(self) -> list[str]:
+        """The labels of the rows chosen so far, which are trained with all seeds."""
+        return [next(iter(means)) for means in self.choices.values() if means]
+
+    def comparable(self, runs: Sequence[GridRun]) -> tuple[str, Results]:
+        """Return the split of a table, and the results that can stand in it.
+
+        The split is test if any line has it, else dev. Lines with other settings, with other data
+        or without that split are left out with a warning.
+        """
+        own = {run.key: run for run in runs if run.is_row and run.key in self.lines}
+        unlike = {key: why for key, run in own.items() if (why := self.why_stale(run))}
+        split = judged_split([self.lines[key] for key in own if key not in unlike])
+        lacking = (key for key in own if key not in unlike and not self.lines[key][split])
+        unlike |= dict.fromkeys(lacking, f"is not on {split}")
+        for key, why in unlike.items():
+            warn(f"{own[key].name} is left out: its result {why}.")
+        return split, replace(
+            self, lines={key: self.lines[key] for key in own if key not in unlike}
+        )
+
+
+def _is_complete(line: Line, definition: Definition, path: Path) -> bool:
+    """Return whether a line has all figures; warn if it should have them."""
+    missing = [name for name in _NEEDED if name not in line]
+    for split in ("dev", "test"):
+        if isinstance(line.get(split), Mapping):
+            missing += [f"{split}.{name}" for name in METRICS if name not in line[split]]
+    if missing and line.get("experiment") == definition.name:
+        warn(f"{path}: a line of {definition.name} without {', '.join(missing)} is skipped.")
+    return not missing
 
 
 def ranks_key(*lines: Line, split: str) -> tuple[str, str]:
@@ -83,55 +154,6 @@ def ranks_key(*lines: Line, split: str) -> tuple[str, str]:
     digests = [line["digest"] for line in lines]
     name = digests[0] if len(digests) == 1 else hash_parts(" ".join(digests).encode())
     return f"{split}-{lines[0]['data'][:16]}", name[:16]
-
-
-def is_stale(run: GridRun, lines: Results, contents: str | None = None) -> bool:
-    """Return whether the result of a run was made with other settings or other data."""
-    line = lines.get(run.key)
-    if line is None:
-        return False
-    return line.get("digest") != run.digest or contents not in (None, line.get("data"))
-
-
-def choices_made(
-    definition: Definition, lines: Results, contents: str | None = None
-) -> dict[str, dict[str, float]]:
-    """Return the means of each choice's candidates, by its label; empty until all are done."""
-    rsums = {
-        run.key: lines[run.key]["dev"]["rsum"]
-        for run in plan_grid(definition, out=Path())
-        if run.key in lines and not is_stale(run, lines, contents)
-    }
-    return {choice.label: choice.means(rsums) for choice in definition.choices}
-
-
-def chosen_rows(definition: Definition, lines: Results, contents: str | None = None) -> list[str]:
-    """Return the labels of the rows chosen so far, which are trained with all seeds."""
-    made = choices_made(definition, lines, contents)
-    return [next(iter(means)) for means in made.values() if means]
-
-
-def comparable(
-    runs: Sequence[GridRun], lines: Results, contents: str | None = None
-) -> tuple[str, Results]:
-    """Return the split of a table, and the lines that can stand in it.
-
-    The split is test if any line has it, else dev. Lines with other settings, with other data or
-    without that split are left out with a warning.
-    """
-    own = {run.key: run for run in runs if run.is_row and run.key in lines}
-    unlike = {
-        key: "has other settings" if is_stale(run, lines) else "is from another data set"
-        for key, run in own.items()
-        if is_stale(run, lines, contents)
-    }
-    split = judged_split([lines[key] for key in own if key not in unlike])
-    unlike |= {
-        key: f"is not on {split}" for key in own if key not in unlike and not lines[key][split]
-    }
-    for key, why in unlike.items():
-        warn(f"{own[key].name} is left out: its result {why}.")
-    return split, {key: lines[key] for key in own if key not in unlike}
 
 
 def judged_split(lines: Iterable[Line]) -> str:
@@ -176,42 +198,3 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "aoq": __version__,
     }
-
-
-def grid_table(
-    definition: Definition, runs: Sequence[GridRun], lines: Results, *, narrow: bool = False
-) -> Table:
-    """List rows, their recipes and rsum by seed: on test, or on dev if no row has test.
-
-    A narrow table has each change of a recipe on a line of its own, so that no name is broken.
-    """
-    listed = {run.key: run for run in runs if run.is_row}
-    seeds = list(dict.fromkeys(seed for _, seed in listed))
-    split = judged_split(lines[key] for key in listed if key in lines)
-    made = choices_made(definition, lines)
-    table = Table(
-        title=f"{definition.description} rsum on {split}.".lstrip(),
-        title_justify="left",
-        caption=Text("\n".join(c.sentence(made[c.label]) for c in definition.choices)),
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-    )
-    table.add_column("row", min_width=longest_word(label for label, _ in listed))
-    table.add_column("recipe", no_wrap=True)
-    for seed in seeds:
-        table.add_column(f"seed {seed}", justify="right", no_wrap=True)
-    for label in dict.fromkeys(label for label, _ in listed):
-        values = [_listed(listed.get((label, seed)), lines, split) for seed in seeds]
-        recipe = definition.row(label).recipe
-        table.add_row(Text(label), Text(recipe.replace("+", "\n+") if narrow else recipe), *values)
-    return table
-
-
-def _listed(run: GridRun | None, lines: Results, split: str) -> str:
-    if run is None:
-        return ""
-    line = lines.get(run.key)
-    if line is None:
-        return "-"
-    figure = f"{line[split]['rsum']:.1f}" if line[split] else f"(no {split})"
-    return f"{figure} (other settings)" if is_stale(run, lines) else figure

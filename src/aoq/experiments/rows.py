@@ -18,7 +18,7 @@ from aoq.evaluation.metrics import PAPER_FIGURES
 from aoq.evaluation.protocols import JudgedFold
 from aoq.evaluation.rank_archive import RankArchive
 from aoq.evaluation.seeds import Spread, over_seeds
-from aoq.experiments.definition import Choice, Definition, EnsembleRow
+from aoq.experiments.definition import Choice, EnsembleRow
 from aoq.experiments.plan import GridRun
 from aoq.experiments.results import Line, Results, ranks_key
 from aoq.progress import warn
@@ -120,43 +120,56 @@ def groups_of(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
     return [[row for row in rows if row.group == name] for name in names]
 
 
+@dataclass(frozen=True)
+class RankReader:
+    """Reads ranks from the archive beside the results, and adds those of runs that are there."""
+
+    results: Path
+    split: str
+    dataset: PairDataset | None = None
+    "That split; without it, runs are not opened."
+    data: Path | None = None
+
+    @property
+    def archive(self) -> RankArchive:
+        return RankArchive.beside(self.results)
+
+    def read(self, *lines: Line, split: str = "") -> JudgedFold | None:
+        return self.archive.read(*ranks_key(*lines, split=split or self.split))
+
+    def judge(self, runs: Sequence[Path]) -> JudgedFold | None:
+        """Judge a run, or an ensemble; none if the data set or one of them is missing."""
+        there = bool(runs) and all(RunDirectory(run).model.is_file() for run in runs)
+        if self.dataset is None or not there:
+            return None
+        return ranks_of(runs, self.dataset, data=self.data)
+
+    def keep(self, ranks: JudgedFold, *lines: Line) -> None:
+        self.archive.keep(*ranks_key(*lines, split=self.split), ranks)
+
+
 def read_rows(
-    definition: Definition,
     runs: Sequence[GridRun],
-    lines: Results,
+    results: Results,
     *,
-    split: str,
     choices: Mapping[str, Mapping[str, float]],
-    results: Path,
-    dataset: PairDataset | None = None,
-    data: Path | None = None,
+    reader: RankReader,
 ) -> list[ResultRow]:
     """Make the rows of an experiment from what is done: trained, chosen and ensembles.
 
-    `lines` of the file `results` are comparable on `split`; `choices` are the means of candidates.
-    Ranks are those beside `results`; with the `dataset` of that split, in the folder `data`, also
-    those of runs that are there.
+    The results are comparable on the split of the `reader`; `choices` are the means of candidates.
     """
-    reader = _RankReader(RankArchive.beside(results), split, dataset, data)
-    own = [run for run in runs if run.is_row]
-    trained = {
-        run.key: _training(run, lines[run.key], reader=reader) for run in own if run.key in lines
-    }
-    seeds: dict[str, list[int]] = {}
-    for run in own:
-        seeds.setdefault(run.label, []).append(run.recipe.seed)
-    groups = {run.label: run.group for run in own}
-    simple = {run.label: name for run in own if (name := run.recipe.model.name) in BAGS}
-    rows = [
-        ResultRow(
-            label,
-            groups[label],
-            tuple(planned),
-            tuple(trained[label, seed] for seed in planned if (label, seed) in trained),
-            simple=simple.get(label, ""),
-        )
-        for label, planned in seeds.items()
-    ]
+    definition, lines = results.definition, results.lines
+    own = {run.key: run for run in runs if run.is_row}
+    trained = {key: _training(run, lines[key], reader) for key, run in own.items() if key in lines}
+    models = {run.label: run.recipe.model for run in own.values()}
+    groups = {run.label: run.group for run in own.values()}
+    rows = []
+    for label, model in models.items():
+        planned = tuple(seed for name, seed in own if name == label)
+        done = tuple(trained[label, seed] for seed in planned if (label, seed) in trained)
+        simple = model.name if model.name in BAGS else ""
+        rows.append(ResultRow(label, groups[label], planned, done, simple=simple))
     for choice in definition.choices:
         rows = _with_choice(rows, choice, choices[choice.label], seeds=definition.seeds)
     for ensemble in definition.ensembles:
@@ -169,22 +182,17 @@ def read_rows(
 
 
 def _with_choice(
-    rows: Sequence[ResultRow],
-    choice: Choice,
-    means: Mapping[str, float],
-    *,
-    seeds: tuple[int, ...],
+    rows: list[ResultRow], choice: Choice, means: Mapping[str, float], *, seeds: tuple[int, ...]
 ) -> list[ResultRow]:
     """Insert the chosen row before its candidates, unless only some of those are there."""
     candidates = {row.label: row for row in rows if row.label in choice.of}
     if len(candidates) < len(choice.of):
-        return list(rows)
+        return rows
     first, best = candidates[choice.of[0]], candidates.get(next(iter(means), ""))
-    chosen = ResultRow(
-        choice.label,
-        first.group,
-        seeds if best is None else best.seeds,
-        () if best is None else best.trainings,
+    chosen = replace(
+        best or replace(first, seeds=seeds, trainings=()),
+        label=choice.label,
+        group=first.group,
         note=choice.sentence(means),
         simple=first.simple,
     )
@@ -193,29 +201,8 @@ def _with_choice(
     return [*marked[:place], chosen, *marked[place:]]
 
 
-@dataclass(frozen=True)
-class _RankReader:
-    """Reads ranks from the archive beside the results, and adds those of runs that are there."""
-
-    archive: RankArchive
-    split: str
-    dataset: PairDataset | None
-    "That split; without it, runs are not opened."
-    data: Path | None
-
-    def read(self, *lines: Line, split: str = "") -> JudgedFold | None:
-        return self.archive.read(*ranks_key(*lines, split=split or self.split))
-
-    def add(self, runs: Sequence[Path], *lines: Line) -> JudgedFold:
-        """Judge a run, or the ensemble of several, and keep its ranks."""
-        assert self.dataset is not None
-        ranks = ranks_of(runs, self.dataset, data=self.data)
-        self.archive.keep(*ranks_key(*lines, split=self.split), ranks)
-        return ranks
-
-
 def _judge_ensemble(
-    ensemble: EnsembleRow, trained: Mapping[tuple[str, int], Training], reader: _RankReader
+    ensemble: EnsembleRow, trained: Mapping[tuple[str, int], Training], reader: RankReader
 ) -> Iterator[Training]:
     """Judge an ensemble with every seed whose members have ranks: from runs, or kept ranks."""
     for seed in ensemble.seeds:
@@ -226,27 +213,28 @@ def _judge_ensemble(
         all_there = all(member.runs for member in members)
         runs = tuple(run for member in members for run in member.runs) if all_there else ()
         lines = [member.line for member in members]
-        ranks = reader.add(runs, *lines) if all_there else reader.read(*lines)
+        ranks = reader.judge(runs)
         if ranks is not None:
+            reader.keep(ranks, *lines)
+        if (ranks := ranks or reader.read(*lines)) is not None:
             yield Training(seed, ranks.metrics.figures(), runs, ranks)
 
 
-def _training(run: GridRun, line: Line, *, reader: _RankReader) -> Training:
+def _training(run: GridRun, line: Line, reader: RankReader) -> Training:
     """Take unrounded figures from ranks that agree with the line, else the line's."""
     seed, figures, folder = run.recipe.seed, line[reader.split], run.last_round
     runs: tuple[Path, ...] = ()
-    ranks = None
-    if reader.dataset is not None and RunDirectory(folder).model.is_file():
-        own = ranks_of([folder], reader.dataset, data=reader.data)
-        if _agree(own, figures):
-            ranks, runs = reader.add([folder], line), (folder,)
-        else:
-            warn(
-                f"{folder} has rsum {own.metrics.rsum:.1f} on {reader.split}, but the result of "
-                f"{run.name} is {figures['rsum']:.1f}: it holds another run or other data, so it "
-                "is not used."
-            )
-    ranks = ranks or reader.read(line)
+    own = reader.judge([folder])
+    if own is not None and _agree(own, figures):
+        reader.keep(own, line)
+        runs = (folder,)
+    elif own is not None:
+        warn(
+            f"{folder} has rsum {own.metrics.rsum:.1f} on {reader.split}, but the result of "
+            f"{run.name} is {figures['rsum']:.1f}: it holds another run or other data, so it is "
+            "not used."
+        )
+    ranks = reader.read(line)
     if ranks is None or not _agree(ranks, figures):
         return Training(seed, figures, runs, line=line)
     dev = reader.read(line, split="dev")

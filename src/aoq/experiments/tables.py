@@ -7,7 +7,7 @@ training again would change, and the mean's 95 % interval, which other queries w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -18,6 +18,8 @@ from aoq.evaluation.bootstrap import Interval
 from aoq.evaluation.metrics import PAPER_FIGURES
 from aoq.evaluation.seeds import Spread
 from aoq.evaluation.tables import COLUMNS, longest_word
+from aoq.experiments.plan import GridRun
+from aoq.experiments.results import Results, judged_split
 from aoq.experiments.rows import Gain, ResultRow, groups_of
 
 HEADINGS = tuple(heading for heading, name, *_ in COLUMNS if name in PAPER_FIGURES)
@@ -171,25 +173,20 @@ def has_seeds(rows: Sequence[ResultRow]) -> bool:
 
 def notes_of(rows: Sequence[ResultRow], reference: Reference = NO_REFERENCE) -> list[str]:
     """Return the sentences below the table."""
-    notes = [row.note for row in rows if row.note]
-    if reference.of and reference.covers(rows):
-        notes.append(f"The {reference.name}'s rsum is that of {reference.of}.")
-    return [*notes, *_gate_notes(rows)]
+    is_cited = reference.of and reference.covers(rows)
+    cited = [f"The {reference.name}'s rsum is that of {reference.of}."] if is_cited else []
+    return [*(row.note for row in rows if row.note), *cited, *_gate_notes(rows)]
 
 
 def _gate_notes(rows: Sequence[ResultRow]) -> Iterator[str]:
     """Say of each simple model which other rows are above it, and which are not."""
-    done = [row for row in rows if row.trainings]
-    for simple in (row for row in done if row.simple):
-        least = simple.spreads["rsum"].mean
-        others = [row for row in done if not row.simple]
-        above = [row.label for row in others if row.spreads["rsum"].mean > least]
-        below = [row.label for row in others if row.label not in above]
-        if others:
-            yield (
-                f"Above {simple.label} (rsum {least:.1f}): {', '.join(above) or 'none'}. "
-                f"Not above: {', '.join(below) or 'none'}."
-            )
+    means = {row: row.spreads["rsum"].mean for row in rows if row.trainings}
+    for simple, least in means.items():
+        others = [row for row in means if not row.simple]
+        if simple.simple and others:
+            above = ", ".join(row.label for row in others if means[row] > least) or "none"
+            below = ", ".join(row.label for row in others if means[row] <= least) or "none"
+            yield f"Above {simple.label} (rsum {least:.1f}): {above}. Not above: {below}."
 
 
 def markdown_table(rows: Sequence[ResultRow], reference: Reference = NO_REFERENCE) -> str:
@@ -218,11 +215,11 @@ def terminal_tables(
     seeds = ["seeds"] if has_seeds(rows) else []
     last = [f"{reference.name}'s"] if reference.covers(rows) else []
     deviations = "± over seeds, " if seeds else ""
-    figures = _table(title, rows)
-    figures.caption = Text("\n".join(notes_of(rows, reference)))
+    labels = [row.label for row in rows]
+    figures = _table(title, labels, notes=notes_of(rows, reference))
     for heading in (*HEADINGS, *seeds):
         figures.add_column(heading, justify="right")
-    compared = _table(f"rsum: {deviations}[95 % interval] over queries", rows)
+    compared = _table(f"rsum: {deviations}[95 % interval] over queries", labels)
     for heading in ("rsum", "more than the first of the group", *last):
         compared.add_column(heading, justify="right", no_wrap=True)
     for group in shown_groups(rows, reference):
@@ -239,13 +236,45 @@ def terminal_tables(
     return [figures, compared] if compared.rows else [figures]
 
 
-def _table(title: str, rows: Sequence[ResultRow]) -> Table:
+def grid_table(runs: Sequence[GridRun], results: Results, *, narrow: bool = False) -> Table:
+    """List rows, their recipes and rsum by seed: on test, or on dev if no row has test.
+
+    A narrow table has each change of a recipe on a line of its own, so that no name is broken.
+    """
+    listed = {run.key: run for run in runs if run.is_row}
+    sources = {run.label: run.source for run in listed.values()}
+    seeds = list(dict.fromkeys(seed for _, seed in listed))
+    split = judged_split(results.lines[key] for key in listed if key in results.lines)
+    chosen = [c.sentence(results.choices[c.label]) for c in results.definition.choices]
+    title = f"{results.definition.description} rsum on {split}.".lstrip()
+    table = _table(title, sources, notes=chosen)
+    table.add_column("recipe", no_wrap=True)
+    for seed in seeds:
+        table.add_column(f"seed {seed}", justify="right", no_wrap=True)
+    for label, recipe in sources.items():
+        values = [_listed(listed.get((label, seed)), results, split) for seed in seeds]
+        table.add_row(Text(label), Text(recipe.replace("+", "\n+") if narrow else recipe), *values)
+    return table
+
+
+def _listed(run: GridRun | None, results: Results, split: str) -> str:
+    if run is None:
+        return ""
+    line = results.lines.get(run.key)
+    if line is None:
+        return "-"
+    figure = f"{line[split]['rsum']:.1f}" if line[split] else f"(no {split})"
+    return f"{figure} (other settings)" if line.get("digest") != run.digest else figure
+
+
+def _table(title: str, labels: Iterable[str], *, notes: Sequence[str] = ()) -> Table:
     table = Table(
         title=title,
         title_justify="left",
+        caption=Text("\n".join(notes)),
         caption_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("", min_width=longest_word(row.label for row in rows))
+    table.add_column("", min_width=longest_word(labels))
     return table

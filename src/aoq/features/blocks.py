@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from aoq.features.outputs import Output
@@ -162,6 +163,16 @@ def mean_state(states: Tensor, mask: Tensor | None) -> Tensor:
         return states.mean(dim=1)
     weights = mask[..., None].to(states.dtype)
     return (states * weights).sum(dim=1) / weights.sum(dim=1)
+
+
+def as_half(states: Tensor, name: str, role: Role) -> Tensor:
+    """Round states to float16, in which they are kept; raise a `UserError` if they do not fit."""
+    half = states.to(torch.float16)
+    if not half.isfinite().all():
+        largest = states.abs().max().item()
+        reason = f"it returns states of up to {largest:.3g}, which float16 cannot keep"
+        raise unusable(name, reason, role)
+    return half
 
 
 def _require_row(states: Tensor) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from aoq.distributed import Processes
 from aoq.errors import UserError, raise_problems
 from aoq.features.backbones import Regions
 from aoq.features.pictures import (
@@ -65,10 +66,12 @@ class Extraction:
         return [fault.sentence(picture) for picture, fault in self.skipped.items()]
 
 
-def report_left_out(skipped: Mapping[Path, Fault], found: PictureFolder) -> None:
+def report_left_out(
+    skipped: Mapping[Path, Fault], found: PictureFolder, *, may_be_all: bool = False
+) -> None:
     """Warn of what was left out of a folder; raise a `UserError` if nothing can be used."""
     sentences = list(_left_out(skipped, found))
-    if len(skipped) == len(found.pictures):
+    if len(skipped) == len(found.pictures) and not may_be_all:
         raise UserError(
             *sentences, f"{found.path} holds no picture that can be used; name another folder."
         )
@@ -120,7 +123,7 @@ def extract_pictures(
     """
     places = _find_places(pictures, source)
     picture_of = {at: picture for picture, at in places.items() if isinstance(at, Path)}
-    widths = {place: _kept_width(place, source) for place in picture_of}
+    widths = _find_widths(list(picture_of), source)
     missing = {place: picture for place, picture in picture_of.items() if not widths[place]}
     broken = {place: fault for place, picture in missing.items() if (fault := find_fault(picture))}
     if not skip:
@@ -133,6 +136,20 @@ def extract_pictures(
     if not skip:
         raise_problems(extraction.problems)
     return extraction
+
+
+def extract_in_shares(
+    pictures: Sequence[Path], source: RegionSource, *, processes: Processes
+) -> Extraction:
+    """Extract pictures in several processes, each its share of them; reject unusable ones.
+
+    Afterwards every process computes what is still missing: pictures that cannot be used, and
+    those of other machines if the cache is not a shared one.
+    """
+    if processes.size > 1:
+        extract_pictures(pictures[processes.rank :: processes.size], source)
+        processes.barrier()
+    return extract_pictures(pictures, source, skip=False)
 
 
 def load_regions(place: Path, source: RegionSource) -> Regions:
@@ -231,8 +248,15 @@ def _divide(places: dict[Path, Path | Fault], broken: dict[Path, Fault]) -> Extr
     return Extraction(stored, skipped)
 
 
+def _find_widths(places: Sequence[Path], source: RegionSource) -> dict[Path, int]:
+    """Return the features per region of each cached file; 0 if there is no usable one."""
+    with ThreadPoolExecutor() as pool:
+        read = map_in_order(pool, partial(_kept_width, source=source), places, ahead=UNDER_WAY)
+        found = track(read, "Checking features", total=len(places), unit="pictures")
+        return dict(zip(places, found, strict=True))
+
+
 def _kept_width(place: Path, source: RegionSource) -> int:
-    """Return the features per region of a cached file; 0 if there is no usable one."""
     kept = _open_kept(place, source)
     return 0 if kept is None else kept.shape[1]
 

@@ -196,8 +196,13 @@ def find_fault(picture: Picture) -> Fault | None:
 def picture_size(picture: Picture) -> tuple[int, int]:
     """Return the width and height of a picture, upright."""
     with open_picture(picture) as image:
-        lying = _orientation(image) >= 5 and image.format != "TIFF"  # Pillow rotates TIFF itself
-        return (image.height, image.width) if lying else image.size
+        return upright_size(image)
+
+
+def upright_size(image: Image) -> tuple[int, int]:
+    """Return the width and height of an opened picture, upright."""
+    lying = _orientation(image) >= 5 and image.format != "TIFF"  # Pillow rotates TIFF itself
+    return (image.height, image.width) if lying else image.size
 
 
 @contextmanager

@@ -8,8 +8,9 @@ Weights are read from safetensors only and no code of a model's repository is ev
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from aoq.errors import UserError, require_packages
 from aoq.features.backbones import DEFAULT_BACKBONE
+from aoq.progress import is_silent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,7 +48,8 @@ TEXT = Role(
 )
 DUAL = Role(
     "a dual encoder",
-    "a CLIP, a SigLIP or another image-text model of transformers with safetensors weights",
+    "a CLIP, a SigLIP or another image-text model of transformers with safetensors weights, or "
+    "hf-hub:NAME for one of open_clip",
 )
 
 
@@ -62,8 +65,8 @@ def load_processor(name: str, role: Role = VISION) -> Any:
     return _load(name, "AutoImageProcessor", role)
 
 
-def load_tokenizer(name: str, role: Role = TEXT) -> Any:
-    """Load the tokenizer that belongs to a model.
+def load_tokenizer(name: str, role: Role = TEXT, *, kind: str = "AutoTokenizer") -> Any:
+    """Load the tokenizer that belongs to a model; `kind` is the class of transformers.
 
     transformers reads SigLIP's by sentencepiece, and without it silently as another one, which
     keeps capitals and punctuation.
@@ -74,7 +77,7 @@ def load_tokenizer(name: str, role: Role = TEXT) -> Any:
             require_packages("sentencepiece", extra="towers")
 
     def read(transformers: Any, where: dict[str, Any]) -> Any:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
+        tokenizer = getattr(transformers, kind).from_pretrained(name, **where)
         if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
             # transformers makes an empty one where the files are missing.
             raise OSError("it has no tokenizer")
@@ -121,6 +124,35 @@ def _fetch(name: str, file: str) -> Path | None:
             "cannot be reached; download the whole model on a connected machine and name its "
             "folder, or set HF_ENDPOINT to a mirror."
         ) from error
+
+
+def fetch_files(name: str, files: Sequence[str], role: Role) -> Path:
+    """Find all of `files` that a model has in the cache of the hub, else on the hub.
+
+    Returns their folder. Without a connection, the cache has to hold the first two of them.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    patterns = [*files]
+    with suppress(LocalEntryNotFoundError):
+        kept = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+        if all((kept / file).is_file() for file in files[:2]):
+            return kept
+    _require_on_hub(name, role)
+    show_bars_of_hub()
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except Exception as error:  # the connection may end, the disk may be full
+        raise unusable(name, error, role) from error
+
+
+def show_bars_of_hub() -> None:
+    """Show what is downloaded and uploaded on terminals, and nowhere else."""
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+
+    shows = sys.stderr.isatty() and not is_silent()
+    (enable_progress_bars if shows else disable_progress_bars)()
 
 
 def load_dual_encoder(name: str) -> tuple[nn.Module, set[str]]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from aoq.errors import UserError
-from aoq.features.blocks import BeforeBlock, require_blocks, vector_of
+from aoq.features.blocks import BeforeBlock, as_half, require_blocks, vector_of
 from aoq.features.outputs import Output, OutputKind
 from aoq.features.pretrained import (
     TEXT,
@@ -90,6 +90,7 @@ class TextModel:
     """A text model, or the text half of an image-text model, with its tokenizer."""
 
     def __init__(self, name: str, output: Output, prompt: str = "{}") -> None:
+        self.name = name
         self.output = output
         self.tokenizer = PieceTokenizer(name, prompt=prompt)
         network, missing = _load(name, output)
@@ -133,6 +134,10 @@ class TextModel:
         try:
             ids = torch.tensor([self.tokenizer.encode("a photo")])
             rows = self(Texts(ids, torch.tensor([ids.shape[1]])))
+            if rows is not None and rows.ndim == 3:
+                as_half(rows, name, TEXT)
+        except UserError:
+            raise
         except Exception as error:  # models raise almost anything
             raise unusable(name, f"it cannot read a text: {error}", TEXT) from error
         return 0 if rows is None else rows.shape[-1]

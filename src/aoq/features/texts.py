@@ -15,11 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
+from aoq.features.blocks import as_half
 from aoq.features.outputs import Output
+from aoq.features.pretrained import TEXT
 from aoq.features.store import Array, keep_array, open_array
 from aoq.features.text_models import TextModel, TextSource
-from aoq.progress import progress_bar
+from aoq.progress import progress_bar, track
 from aoq.storage import cache_folder, hash_parts
 from aoq.threads import worker_threads
 from aoq.types import Ids, Texts
@@ -58,44 +61,66 @@ class FrozenStates:
 FrozenTexts = FrozenVectors | FrozenStates
 
 
-def freeze_texts(tokens: Sequence[Ids], source: TextSource, *, pad: int) -> FrozenTexts:
-    """Compute what is not in the cache yet; `tokens` are the ids of each text."""
-    pieces = [tokens[start : start + _PIECE] for start in range(0, len(tokens), _PIECE)]
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Texts that are computed together, and where what the tower makes of them is kept."""
+
+    texts: Sequence[Ids]
+    place: Path
+    rows: int
+
+    def open(self) -> Array | None:
+        kept = open_array(self.place, mapped=True)
+        return kept if kept is not None and kept.ndim == 2 and len(kept) == self.rows else None
+
+
+def freeze_texts(
+    tokens: Sequence[Ids], source: TextSource, *, pad: int, processes: Processes = ALONE
+) -> FrozenTexts:
+    """Compute what is not in the cache yet; `tokens` are the ids of each text.
+
+    Several processes compute a share each. Afterwards every process computes what is still
+    missing, as on machines whose caches differ.
+    """
     folder = cache_folder() / "texts" / source.id
-    places = [folder / f"{_hash(piece)}.npy" for piece in pieces]
     is_vector = Output.parse(source.output).is_vector
-    rows = [len(piece) if is_vector else sum(map(len, piece)) for piece in pieces]
-    missing = [number for number, place in enumerate(places) if _open(place, rows[number]) is None]
-    if missing:
-        model = source.load()
-        total = sum(len(pieces[number]) for number in missing)
-        with progress_bar("Reading texts", total=total, unit="texts") as update:
-            for number in missing:
-                keep_array(places[number], _compute(model, pieces[number], pad=pad))
-                update(advance=len(pieces[number]))
-    opened = [_require(place, count) for place, count in zip(places, rows, strict=True)]
+    pieces = []
+    for start in range(0, len(tokens), _PIECE):
+        texts = tokens[start : start + _PIECE]
+        rows = len(texts) if is_vector else sum(map(len, texts))
+        pieces.append(_Piece(texts, folder / f"{_hash(texts)}.npy", rows))
+    if processes.size > 1:
+        _open_or_compute(pieces[processes.rank :: processes.size], source, pad=pad)
+        processes.barrier()
+    opened = _open_or_compute(pieces, source, pad=pad)
     if is_vector:
         return FrozenVectors(np.concatenate(opened))
-    ends = [np.cumsum([len(words) for words in piece]) for piece in pieces]
+    ends = [np.cumsum([len(words) for words in piece.texts]) for piece in pieces]
     lengths = np.array([len(words) for words in tokens], dtype=np.int64)
     return FrozenStates(opened, np.concatenate(ends) - lengths, lengths)
+
+
+def _open_or_compute(pieces: Sequence[_Piece], source: TextSource, *, pad: int) -> list[Array]:
+    kept = track(map(_Piece.open, pieces), "Checking texts", total=len(pieces), unit="pieces")
+    opened = dict(zip(pieces, kept, strict=True))
+    missing = [piece for piece, rows in opened.items() if rows is None]
+    if missing:
+        model = source.load()
+        total = sum(len(piece.texts) for piece in missing)
+        with progress_bar("Reading texts", total=total, unit="texts") as update:
+            for piece in missing:
+                keep_array(piece.place, _compute(model, piece.texts, pad=pad))
+                opened[piece] = piece.open()
+                update(advance=len(piece.texts))
+    for piece, rows in opened.items():
+        if rows is None:
+            raise UserError(f"{piece.place} in the cache is damaged or gone; start again.")
+    return [rows for rows in opened.values() if rows is not None]
 
 
 def _hash(piece: Sequence[Ids]) -> str:
     lengths = np.array([len(words) for words in piece], dtype=np.int64)
     return hash_parts(lengths.tobytes(), *(words.tobytes() for words in piece))
-
-
-def _open(place: Path, rows: int) -> Array | None:
-    kept = open_array(place, mapped=True)
-    return kept if kept is not None and kept.ndim == 2 and len(kept) == rows else None
-
-
-def _require(place: Path, rows: int) -> Array:
-    kept = _open(place, rows)
-    if kept is None:
-        raise UserError(f"{place} in the cache is damaged or gone; start again.")
-    return kept
 
 
 def _compute(model: TextModel, piece: Sequence[Ids], *, pad: int) -> Array:
@@ -111,7 +136,7 @@ def _compute(model: TextModel, piece: Sequence[Ids], *, pad: int) -> Array:
         assert seen is not None
         if seen.ndim == 2:
             return list(seen[:, None].numpy())
-        states = seen.to(torch.float16).numpy()
+        states = as_half(seen, model.name, TEXT).numpy()
         return [states[row, :length] for row, length in enumerate(lengths.tolist())]
 
     found: dict[int, Array] = {}

@@ -10,7 +10,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, Self, runtime_checkable
 
 from aoq.features.pretrained import TEXT, load_config, load_tokenizer, unusable
 from aoq.storage import hash_parts
@@ -74,6 +75,46 @@ class PieceTokenizer:
         self._padding: str | bool = "max_length" if is_siglip else False
         self._lowers = is_siglip and type(self._tokenizer).__name__.startswith("Gemma")
 
+    @classmethod
+    def of(
+        cls, tokenizer: Any, *, prompt: str, max_length: int, padding: str | bool, lowers: bool
+    ) -> Self:
+        """Wrap an opened tokenizer with the settings of another one."""
+        made = cls.__new__(cls)
+        made._prompt, made._tokenizer, made.max_length = prompt, tokenizer, max_length
+        made._padding, made._lowers = padding, lowers
+        return made
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `of` needs beside the opened tokenizer."""
+        return {
+            "prompt": self._prompt,
+            "max_length": self.max_length,
+            "padding": self._padding,
+            "lowers": self._lowers,
+        }
+
+    @property
+    def special_ids(self) -> dict[str, Any]:
+        """The ids of pieces that stand for no word, and the piece that fills texts."""
+        tokenizer = self._tokenizer
+        return {
+            "pad": tokenizer.pad_token_id,
+            "pad_token": tokenizer.pad_token,
+            "unknown": tokenizer.unk_token_id,
+            "end": tokenizer.eos_token_id,
+        }
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the tokenizer can be saved as one file."""
+        return bool(self._tokenizer.is_fast)
+
+    def save_pieces(self, path: Path) -> None:
+        """Write a fast tokenizer as the library `tokenizers` reads it."""
+        self._tokenizer.backend_tokenizer.save(str(path))
+
     @cached_property
     def pad(self) -> int:
         return int(self._tokenizer.pad_token_id)
@@ -97,9 +138,14 @@ class PieceTokenizer:
         return self._padding
 
     @property
+    def lowers(self) -> bool:
+        """Whether texts are put into lower case before the tokenizer, which does not do it."""
+        return self._lowers
+
+    @property
     def knows_places(self) -> bool:
         """Whether the tokenizer says which characters a piece stands for."""
-        return bool(self._tokenizer.is_fast)
+        return self.is_fast
 
     def encode(self, text: str, /) -> list[int]:
         """Return the ids of a text, cut to what the model can read."""

@@ -57,16 +57,17 @@ class VisionModel:
             return np.stack(pixels).transpose(0, 3, 1, 2).reshape(len(pixels), 3, -1)
         import torch
 
-        from aoq.features.blocks import vector_of
+        from aoq.features.blocks import as_half, vector_of
 
         with torch.inference_mode(), in_precision(self._output):
             if self._output.kind == "patches":
                 seen = self.network(**self.prepare(pixels))
-                return _grid_of(seen.last_hidden_state)
+                grid = _grid_of(seen.last_hidden_state)
+                return as_half(grid, self._name, VISION).numpy()
             # One by one: the last digits of a product depend on how many rows it has.
             each = [self.network(**self.prepare([picture])) for picture in pixels]
             if self._output.kind == "states":
-                return torch.cat(each).to(torch.float16).numpy()  # (B, L, F)
+                return as_half(torch.cat(each), self._name, VISION).numpy()  # (B, L, F)
             vectors = [vector_of(seen, self._output).float() for seen in each]
             return torch.cat(vectors)[:, None].numpy()  # (B, 1, F)
 
@@ -116,14 +117,12 @@ def _kind(output: Output) -> str:
     return str(output).replace("patches", f"{GRID}x{GRID}")
 
 
-def _grid_of(seen: Tensor) -> Regions:
+def _grid_of(seen: Tensor) -> Tensor:
     """Pool the last layer's output to the grid of the cache. (B, 36, F)"""
-    import torch
     from torch.nn.functional import adaptive_avg_pool2d
 
     grid = adaptive_avg_pool2d(as_map(seen), GRID)  # (B, F, 6, 6)
-    rows: Regions = grid.flatten(2).mT.to(torch.float16).numpy()
-    return rows
+    return grid.flatten(2).mT
 
 
 def as_map(seen: Tensor) -> Tensor:

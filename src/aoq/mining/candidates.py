@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from aoq.types import Bools, Floats, Int32s, Positives
 
 _STATEMENT = "aoq"  # key of the file's metadata that holds the following, as JSON
 _ARRAYS = ("i2t", "i2t_scores", "t2i", "t2i_scores")
+_MATCHES = ("i2t_matches", "t2i_matches")  # of lists whose matches were estimated
 _STATED = ("provenance", "depth_texts", "depth_images", "sha256")
 DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
 _ROWS_AT_ONCE = 1024  # lists that are checked at a time: published ones are 2,000 deep
@@ -58,6 +59,8 @@ class CandidateLists:
     t2i: Int32s  # (M, h) image ids
     t2i_scores: Floats  # (M, h)
     provenance: Provenance
+    i2t_matches: Floats | None = None  # (N, h) probability that a candidate is right, 0 to 1
+    t2i_matches: Floats | None = None  # (M, h)
 
     @property
     def depth_texts(self) -> int:
@@ -79,20 +82,31 @@ class CandidateLists:
     @property
     def nbytes(self) -> int:
         """Memory of the lists, ids and scores."""
-        return sum(getattr(self, name).nbytes for name in _ARRAYS)
+        return sum(array.nbytes for array in self._arrays.values())
+
+    @property
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All arrays by name: those of every file, and the estimates if there are any."""
+        named = {name: getattr(self, name) for name in (*_ARRAYS, *_MATCHES)}
+        return {name: array for name, array in named.items() if array is not None}
 
     def of(self, direction: Direction) -> tuple[Int32s, Floats]:
         """Return the ids and scores of one direction."""
         return (self.i2t, self.i2t_scores) if direction == "i2t" else (self.t2i, self.t2i_scores)
 
+    def matches_of(self, direction: Direction) -> Floats | None:
+        """Return the probabilities that candidates of one direction are right, if estimated."""
+        return self.i2t_matches if direction == "i2t" else self.t2i_matches
+
     def cut(self, depth: int | None) -> CandidateLists:
         """Cut the lists to at most this depth."""
-        return replace(self, **{name: getattr(self, name)[:, :depth] for name in _ARRAYS})
+        arrays = {name: array[:, :depth] for name, array in self._arrays.items()}
+        return CandidateLists(**arrays, provenance=self.provenance)
 
     def save(self, path: Path | str) -> None:
         """Write the lists to a file that states where they come from."""
         self.check_form(source="these lists")
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
+        arrays = {name: np.ascontiguousarray(array) for name, array in self._arrays.items()}
         provenance = json.dumps(asdict(self.provenance))
         stated = {
             "provenance": provenance,
@@ -120,7 +134,8 @@ class CandidateLists:
                         f"{path} holds no candidate lists: it lacks {', '.join(missing)}; name a "
                         "file that `aoq mine` wrote."
                     )
-                arrays = {name: file.get_tensor(name) for name in _ARRAYS}
+                held = (*_ARRAYS, *(name for name in _MATCHES if name in present))
+                arrays = {name: file.get_tensor(name) for name in held}
         except SafetensorError as error:
             raise UserError(
                 f"{path} is not a safetensors file, or it was cut short at "
@@ -155,6 +170,7 @@ class CandidateLists:
         check_lists(self.t2i, dataset.positives.swapped, source=f"{source} (t2i)")
         for direction in DIRECTIONS:
             _check_scores(self.of(direction)[1], source=f"{source} ({direction})")
+            _check_matches(self.matches_of(direction), source=f"{source} ({direction})")
         return self
 
     def check_form(self, *, source: Path | str) -> None:
@@ -171,6 +187,13 @@ class CandidateLists:
                 raise UserError(
                     f"{source} ({direction}): scores are {scores.dtype} {scores.shape}; expected "
                     f"float32 {ids.shape}, one for each id; write the lists anew with `aoq mine`."
+                )
+            matches = self.matches_of(direction)
+            if matches is not None and (matches.dtype != np.float32 or matches.shape != ids.shape):
+                raise UserError(
+                    f"{source} ({direction}): probabilities are {matches.dtype} {matches.shape}; "
+                    f"expected float32 {ids.shape}, one for each id; write the lists anew with "
+                    "`aoq mine`."
                 )
 
 
@@ -267,6 +290,18 @@ def _check_scores(scores: Floats, *, source: str) -> None:
             )
 
 
+def _check_matches(matches: Floats | None, *, source: str) -> None:
+    """Refuse probabilities outside 0 to 1."""
+    for start, block in () if matches is None else _blocks(matches):
+        wrong = ~((block >= 0) & (block <= 1))
+        if wrong.any():
+            row, column = _first(wrong)
+            raise UserError(
+                f"{source}: row {start + row}, rank {column} has the probability "
+                f"{block[row, column]}; expected 0 to 1: {_REMEDY}"
+            )
+
+
 def _blocks(lists: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
     """Yield some rows at a time, with the number of the first, to bound memory."""
     for start in range(0, len(lists), _ROWS_AT_ONCE):
@@ -297,4 +332,5 @@ def _read_provenance(text: str, *, source: Path) -> Provenance:
 
 def _content_hash(arrays: Mapping[str, npt.NDArray[Any]], provenance: str) -> str:
     """Hash all that a file states but its depths, which the arrays show."""
-    return hash_parts(provenance.encode(), *(arrays[name].data for name in _ARRAYS))
+    names = (name for name in (*_ARRAYS, *_MATCHES) if name in arrays)
+    return hash_parts(provenance.encode(), *(arrays[name].data for name in names))

@@ -36,6 +36,7 @@ SCORE_SHARE = "score share"
 NEAR_CAPTIONS = "near captions"
 SKIP_FIRST = "skip first"
 _PAIRS_AT_ONCE = 1024
+_READ_BY = "the rules equal_captions and near_captions read"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,7 @@ class Rules:
         ceilings: dict[Direction, Floats] = {}
         near: dict[Direction, NearTest] = {}
         if config.equal_captions:
-            struck = with_equal_captions(positives, _required(captions))
+            struck = with_equal_captions(positives, require_captions(captions, _READ_BY))
             labels[EQUAL_CAPTIONS] = EQUAL_CAPTIONS
         if config.score_share is not None:
             i2t, t2i = best_positive_scores(scorer, encoded, positives)
@@ -75,7 +76,9 @@ class Rules:
             labels[SCORE_SHARE] = f"{SCORE_SHARE} {config.score_share}"
         if config.near_captions is not None:
             contains = NearCaptions(
-                positives, _required(captions), share=config.near_captions
+                positives,
+                require_captions(captions, _READ_BY),
+                share=config.near_captions,
             ).contains
             near["i2t"] = contains
             near["t2i"] = lambda texts, images: contains(images, texts)
@@ -85,11 +88,12 @@ class Rules:
         return cls(struck, ceilings, near, config.skip_first, labels)
 
 
-def _required(captions: Sequence[str] | None) -> Sequence[str]:
+def require_captions(captions: Sequence[str] | None, read_by: str) -> Sequence[str]:
+    """Return the captions; refuse to go on without what is `read_by` the settings named."""
     if captions is None:
         raise UserError(
-            "the rules equal_captions and near_captions read the captions, which are not given; "
-            "pass captions=dataset.captions, or leave these rules out."
+            f"{read_by} the captions, which are not given; pass captions=dataset.captions, or "
+            "leave this out."
         )
     return captions
 

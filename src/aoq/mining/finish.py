@@ -7,17 +7,20 @@ first one; then the rules against false negatives that need a finished list are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from aoq.config import Direction
 from aoq.distributed import Number, Processes
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.filters import EQUAL_CAPTIONS, NEAR_CAPTIONS, SCORE_SHARE, SKIP_FIRST
+from aoq.mining.matches import MatchEstimate
 from aoq.mining.plan import DirectionPlan, Plan
+from aoq.mining.product import ProductReport
 from aoq.mining.sweep import Sweep
 from aoq.mining.toplists import NO_KEY, Keys, TopLists, ids_of, merged, scores_of
 from aoq.scoring.blocks import ranges
@@ -41,6 +44,9 @@ class MiningResult:
     "By rule, from the lists of images and of texts."
     n_excused: tuple[int, int]
     "Images and texts to which the rules left too few candidates: these keep what they had."
+    product: ProductReport
+    estimates: dict[Direction, MatchEstimate] = field(default_factory=dict)
+    "How the probabilities that candidates are matches were estimated, if they were."
 
 
 def finish(
@@ -53,8 +59,10 @@ def finish(
     of_shares = _gather_shares(sweep.i2t, len(plan.i2t.matrix.anchors), processes)
     i2t = _apply_rules(plan.i2t, of_shares, block_size=block_size)
     t2i = _apply_rules(plan.t2i, _gather_merged(sweep.t2i, processes), block_size=block_size)
+    counts = processes.gather(sweep.counts[None])
     if not processes.is_first:
         return None
+    n_pairs, n_scored = np.concatenate(counts).sum(axis=0).tolist()
     n_dropped = {
         EQUAL_CAPTIONS: (plan.n_equal, plan.n_equal),
         SCORE_SHARE: (i2t.n_high, t2i.n_high),
@@ -66,6 +74,7 @@ def finish(
         plan=plan,
         n_dropped={label: n_dropped[rule] for rule, label in plan.labels.items()},
         n_excused=(i2t.n_excused, t2i.n_excused),
+        product=ProductReport(sweep.choice.product, n_pairs=n_pairs, n_scored=n_scored),
     )
 
 

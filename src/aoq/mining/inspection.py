@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from heapq import nlargest
@@ -162,14 +162,21 @@ def anchor_list(
     _, other = KINDS[direction]
     positives = dataset.positives if direction == "i2t" else dataset.positives.swapped
     ids, scores = lists.of(direction)
+    matches = lists.matches_of(direction)
+    notes = [""] * depth
+    if matches is not None:
+        notes = [f"match {p:.0%}" for p in matches[number, :depth].tolist()]
     return AnchorList(
         kind=anchor.kind,
         anchor=Item.of(dataset, anchor.kind, number),
         positives=[Item.of(dataset, other, own) for own in positives.texts_of(number).tolist()],
         candidates=[
-            Item.of(dataset, other, candidate, score=None if np.isnan(score) else score)
-            for candidate, score in zip(
-                ids[number, :depth].tolist(), scores[number, :depth].tolist(), strict=True
+            replace(
+                Item.of(dataset, other, candidate, score=None if np.isnan(score) else score),
+                note=note,
+            )
+            for candidate, score, note in zip(
+                ids[number, :depth].tolist(), scores[number, :depth].tolist(), notes, strict=False
             )
         ],
     )
@@ -185,8 +192,17 @@ def provenance_rows(lists: CandidateLists, dataset: PairDataset) -> list[tuple[s
         ("rules", ", ".join(origin.rules) or "none"),
         ("proposals", _short_hashes(origin.proposals)),
         ("precision", origin.precision),
+        ("matches", _match_shares(lists)),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _match_shares(lists: CandidateLists) -> str:
+    """Describe how many candidates are right, by estimate; nothing without one."""
+    if lists.i2t_matches is None or lists.t2i_matches is None:
+        return ""
+    i2t, t2i = (float(found.mean()) for found in (lists.i2t_matches, lists.t2i_matches))
+    return f"by estimate {i2t:.1%} of the texts and {t2i:.1%} of the images are right"
 
 
 def _short_hashes(text: str) -> str:
@@ -224,7 +240,10 @@ def _anchor_view(shown: AnchorList) -> tuple[Text, Table]:
     table.add_column("wrong caption" if of_image else "a caption of the wrong image")
     for rank, candidate in enumerate(shown.candidates, start=1):
         score = "-" if candidate.score is None else f"{candidate.score:.3f}"
-        table.add_row(str(rank), score, Text(candidate.name), Text(candidate.text))
+        name = Text(candidate.name)
+        if candidate.note:
+            name.append(f" ({candidate.note})", style="dim")
+        table.add_row(str(rank), score, name, Text(candidate.text))
     return head, table
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from aoq.compiling import compiled
-from aoq.mining.toplists import Hits, ListArrays
-from aoq.types import Bools, Floats
+from aoq.mining.toplists import SPARE, Hits, Keys, ListArrays
+from aoq.scoring.approximation import Products
+from aoq.types import Bools, Floats, Ids, Int32s
+
+Words = npt.NDArray[np.uint64]
 
 _SIGN = np.int32(-(2**31))
 _HALF = np.uint64(32)
@@ -23,84 +27,160 @@ class Block(NamedTuple):
 
     scores: Floats  # (rows, columns)
     row_floors: Floats  # (rows,)
-    first_id: int
-    "Id of row 0."
+    column_floors: Floats  # (columns,)
 
 
 @compiled
-def feed_lists(
-    block: Block, column_lists: ListArrays, row_hits: Hits, row: int, n_hits: int
-) -> tuple[int, int]:
-    """Feed the lists of the columns, and write the hits for those of the rows to `row_hits`.
+def find_scores(block: Block, found: Hits) -> int:
+    """Find the scores that one of their lists may need, as rows, scores and columns of a block.
 
-    Begins with `row` and `n_hits` hits written. Stops after a row that filled some list to its
-    last place, so that the caller can make room. Returns the row to go on with and the number of
-    hits so far.
+    Returns how many there are.
     """
     n_rows, n_columns = block.scores.shape
-    bits = block.scores.view(np.int32)
-    keys, fills, floors, ceilings, n_dropped = column_lists
-    hit_rows, hit_scores, hit_columns = row_hits
+    idx, scores, ids = found
     flags = np.zeros(-(-n_columns // 8) * 8, np.bool_)
     words = flags.view(np.uint64)
     columns = np.empty(n_columns + 1, np.int32)
-    is_full = False
-    while row < n_rows and not is_full:
-        values, floor = block.scores[row], block.row_floors[row]
-        _flag(values, floor, floors, flags)
-        count = 0
-        for word in range(len(words)):
-            if words[word]:
-                for column in range(8 * word, 8 * word + 8):
-                    columns[count] = column
-                    count += flags[column]
-        low = np.uint64(np.uint32(~np.int32(block.first_id + row)))
+    n_found = 0
+    for row in range(n_rows):
+        values = block.scores[row]
+        _flag(values, block.row_floors[row], block.column_floors, flags)
+        count = _flagged(flags, words, columns)
         for place in range(count):
-            column = columns[place]
-            score = values[column]
-            hit_rows[n_hits] = row
-            hit_columns[n_hits] = column
-            hit_scores[n_hits] = score
-            n_hits += score >= floor
-            if score >= floors[column]:
-                if score > ceilings[column]:
-                    n_dropped[column] += 1
-                else:
-                    keys[column, fills[column]] = _high(score, bits[row, column]) | low
-                    fills[column] += 1
-                    is_full |= fills[column] == keys.shape[1]
-        row += 1
-    return row, n_hits
+            idx[n_found] = row
+            ids[n_found] = columns[place]
+            scores[n_found] = values[columns[place]]
+            n_found += 1
+    return n_found
 
 
 @compiled
-def _flag(values: Floats, floor: float, column_floors: Floats, flags: Bools) -> None:
-    for column in range(len(values)):
-        flags[column] = (values[column] >= floor) | (values[column] >= column_floors[column])
-
-
-@compiled
-def put(hits: Hits, lists: ListArrays, start: int) -> int:
-    """Feed lists with the hits that are not below their floors.
-
-    Begins with `start` and stops after a hit that filled a list to its last place; returns where
-    to go on.
-    """
+def put(hits: Hits, lists: ListArrays) -> None:
+    """Feed lists with the hits that are not below their floors."""
     bits = hits.scores.view(np.int32)
     keys, fills, floors, ceilings, n_dropped = lists
-    for place in range(start, len(hits.idx)):
-        anchor, score = hits.idx[place], hits.scores[place]
+    idx, scores, ids = hits
+    depth = (keys.shape[1] - SPARE) // 2
+    for place in range(len(idx)):
+        anchor, score = idx[place], scores[place]
         if not score >= floors[anchor]:  # also drops NaN
             continue
         if score > ceilings[anchor]:
             n_dropped[anchor] += 1
             continue
-        low = np.uint64(np.uint32(~np.int32(hits.ids[place])))
-        keys[anchor, fills[anchor]] = _high(score, bits[place]) | low
-        fills[anchor] += 1
-        if fills[anchor] == keys.shape[1]:
-            return place + 1
-    return len(hits.idx)
+        fill = fills[anchor]
+        low = np.uint64(np.uint32(~np.int32(ids[place])))
+        keys[anchor, fill] = _high(score, bits[place]) | low
+        fill += 1
+        if fill == keys.shape[1]:
+            fill, floor = _cut(keys[anchor], depth)
+            floors[anchor] = max(floors[anchor], floor)
+        fills[anchor] = fill
+
+
+@compiled
+def _cut(keys: Keys, depth: int) -> tuple[int, float]:
+    """Cut a full list back to little more than its depth; return its length and where it ends.
+
+    The end is found by bisection: what is above a key is counted without a branch, several at a
+    time, and the cut need not be exact.
+    """
+    low, high, count = keys.min(), keys.max(), len(keys)
+    while count > depth + (depth + SPARE) // 4 and low < high:
+        middle = high - (high - low) // np.uint64(2)
+        above = _count_from(keys, middle)
+        if above >= depth:
+            low, count = middle, above
+        else:
+            high = middle - np.uint64(1)
+    fill = 0
+    for place in range(len(keys)):
+        key = keys[place]
+        keys[fill] = key
+        fill += key >= low
+    keys[fill:] = np.uint64(0)
+    end = np.empty(1, np.int32)
+    end[0] = np.int32(np.uint32(low >> _HALF))
+    end[0] ^= ~(end[0] >> 31) | _SIGN
+    return fill, end.view(np.float32)[0]
+
+
+@compiled
+def _count_from(keys: Keys, lowest: np.uint64) -> int:
+    count = 0
+    for place in range(len(keys)):
+        count += keys[place] >= lowest
+    return count
+
+
+@compiled
+def _flag(values: Floats, floor: float, column_floors: Floats, flags: Bools) -> None:
+    """Flag what is not below both floors: a NaN floor, or score, is not."""
+    for column in range(len(values)):
+        below = (values[column] < floor) & (values[column] < column_floors[column])
+        flags[column] = not below
+
+
+@compiled
+def _flagged(flags: Bools, words: Words, columns: Int32s) -> int:
+    """Write the flagged columns to `columns`; return how many. `words` are the same flags."""
+    count = 0
+    for word in range(len(words)):
+        if words[word]:
+            for column in range(8 * word, 8 * word + 8):
+                columns[count] = column
+                count += flags[column]
+    return count
+
+
+class RoundedBlock(NamedTuple):
+    """Rows of approximate products that are looked through at once, and who is struck out."""
+
+    products: Products  # (rows, columns)
+    row_scales: Floats
+    column_scales: Floats
+    row_floors: Floats
+    "Approximate scores below are too low for the row's list. (rows,)"
+    column_floors: Floats
+    struck_starts: Ids  # (rows + 1,)
+    struck: Ids
+    "Columns that are no candidates, by row."
+
+
+@compiled
+def find_pairs(block: RoundedBlock, found_rows: Int32s, found_columns: Int32s) -> int:
+    """Find the pairs that one of their lists may need; return how many.
+
+    Stops once there are more than `found_rows` and `found_columns` hold.
+    """
+    n_rows, n_columns = block.products.shape
+    are_halves = block.products.itemsize == 2
+    values = np.empty(n_columns, np.float32)
+    bits = values.view(np.int32)
+    flags = np.zeros(-(-n_columns // 8) * 8, np.bool_)
+    words = flags.view(np.uint64)
+    columns = np.empty(n_columns + 1, np.int32)
+    n_found = 0
+    for row in range(n_rows):
+        products = block.products[row]
+        if are_halves:
+            for column in range(n_columns):
+                bits[column] = np.int32(products[column]) << 16
+        else:
+            scale = block.row_scales[row]
+            for column in range(n_columns):
+                values[column] = np.float32(products[column]) * block.column_scales[column] * scale
+        _flag(values, block.row_floors[row], block.column_floors, flags)
+        for place in range(block.struck_starts[row], block.struck_starts[row + 1]):
+            flags[block.struck[place]] = False
+        count = _flagged(flags, words, columns)
+        if n_found + count > len(found_rows):
+            return len(found_rows) + 1
+        for place in range(count):
+            found_rows[n_found] = row
+            found_columns[n_found] = columns[place]
+            n_found += 1
+    return n_found
 
 
 @compiled

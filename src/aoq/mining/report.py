@@ -33,6 +33,7 @@ from aoq.mining.filters import (
 )
 from aoq.mining.finish import MiningResult
 from aoq.mining.plan import DirectionPlan
+from aoq.mining.product import ProductReport
 from aoq.mining.score_matrix import ScoreMatrix
 from aoq.mining.toplists import ids_of, keys_of, scores_of
 from aoq.scoring.blocks import evenly_spread
@@ -94,6 +95,20 @@ class RuleReport:
 
 
 @dataclass(frozen=True)
+class MatchReport:
+    """How many candidates of one direction are right, by estimate."""
+
+    share: float
+    "Mean probability that a candidate is right."
+    by_rank: dict[str, float]
+    "Mean probability at the first, the tenth and the last rank."
+    score_weight: float
+    "By how much the log odds rise with the score."
+    likeness_weight: float
+    "By how much they rise with the likeness of captions."
+
+
+@dataclass(frozen=True)
 class ListsReport:
     """The lists of one direction."""
 
@@ -106,6 +121,8 @@ class ListsReport:
     "Anchors that were ranked once more, for the sample of what was dropped and for recall."
     recall: float | None
     "Share of the lists in full precision that rounded scores find."
+    matches: MatchReport | None = None
+    "None without estimates."
 
 
 @dataclass(frozen=True)
@@ -113,6 +130,7 @@ class MiningReport:
     """What mining kept and dropped; stored beside the lists."""
 
     precision: str
+    product: ProductReport
     positives: ScoreSummary
     i2t: ListsReport
     t2i: ListsReport
@@ -128,6 +146,7 @@ class MiningReport:
             fields = json.loads(read_checked(path))
             return cls(
                 precision=fields["precision"],
+                product=ProductReport(**fields["product"]),
                 positives=ScoreSummary(**fields["positives"]),
                 i2t=_lists_from(fields["i2t"]),
                 t2i=_lists_from(fields["t2i"]),
@@ -152,7 +171,9 @@ def _lists_from(fields: dict[str, Any]) -> ListsReport:
         )
         for rule in fields["dropped"]
     )
-    return ListsReport(**{**fields, "kept": ScoreSummary(**fields["kept"]), "dropped": dropped})
+    matches = fields.get("matches") and MatchReport(**fields["matches"])
+    kept = ScoreSummary(**fields["kept"])
+    return ListsReport(**{**fields, "kept": kept, "dropped": dropped, "matches": matches})
 
 
 def mining_report(
@@ -182,6 +203,7 @@ def mining_report(
     of_positives = pair_scores(scorer, encoded, replace(positives, pairs=pairs))
     return MiningReport(
         precision=config.precision,
+        product=result.product,
         positives=ScoreSummary.of(of_positives, n=len(positives.pairs)),
         **of_lists,
     )
@@ -237,6 +259,22 @@ def _report_lists(
         n_excused=result.n_excused[which],
         n_ranked=len(anchors),
         recall=recall,
+        matches=_report_matches(result, direction),
+    )
+
+
+def _report_matches(result: MiningResult, direction: Direction) -> MatchReport | None:
+    """Report on the probabilities of one direction, if they were estimated."""
+    matches = result.lists.matches_of(direction)
+    if matches is None:
+        return None
+    estimate, means = result.estimates[direction], matches.mean(axis=0, dtype=np.float64)
+    ranks = sorted({1, min(10, len(means)), len(means)})
+    return MatchReport(
+        share=float(means.mean()),
+        by_rank={str(rank): float(means[rank - 1]) for rank in ranks},
+        score_weight=estimate.score_weight,
+        likeness_weight=estimate.likeness_weight,
     )
 
 

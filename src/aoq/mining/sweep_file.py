@@ -25,7 +25,7 @@ from aoq.mining.sweep import Sweep
 from aoq.progress import say
 from aoq.storage import atomic_file, hash_parts
 
-_FORMAT = 1  # of the saved arrays and of what they mean
+_FORMAT = 2  # of the saved arrays and of what they mean
 _TIMES_THE_COST = 50  # between two saves: saving takes no more than 2 % of the time
 
 
@@ -67,6 +67,7 @@ class SweepFile:
             )
             for name in ("keys", "fills", "floors", "n_dropped")
         }
+        arrays["counts"] = sweep.counts
         metadata = {"plan": self.key, "stripes_done": str(stripes_done), "sha256": _hash(arrays)}
         with atomic_file(self.path) as temporary:
             save_file(arrays, temporary, metadata=metadata)
@@ -79,6 +80,7 @@ class SweepFile:
         if stored is None:
             return 0
         stripes_done, arrays = stored
+        sweep.counts[:] = arrays.pop("counts")
         for name, array in arrays.items():
             direction, field_name = name.split(".")
             target = getattr(getattr(sweep, direction), field_name)

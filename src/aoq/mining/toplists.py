@@ -24,11 +24,12 @@ from aoq.types import Floats, Ids, Int32s
 Keys = npt.NDArray[np.uint64]
 
 NO_KEY = np.uint64(0)
+SPARE = 32  # places of a list beyond twice its depth
 _LOWEST = np.finfo(np.float32).min  # struck out scores are -inf, below even this
 _SIGN = np.int32(-(2**31))
 _LOW, _HIGH = (0, 1) if sys.byteorder == "little" else (1, 0)  # the halves of a key
 _DEVIATIONS = 2.5  # between the expected end of a list and its floor: few lists end up short
-_GROWTH = 5.0  # floors are set anew when so many times as many candidates have been seen
+_GROWTH = 2.5  # floors are set anew when so many times as many candidates have been seen
 
 
 class Hits(NamedTuple):
@@ -96,24 +97,27 @@ class TopLists:
     @staticmethod
     def capacity(depth: int) -> int:
         """Count the places of a list: twice its depth, so that it is seldom cut back."""
-        return 2 * depth + 32
+        return 2 * depth + SPARE
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def rank_to_keep(self, seen: int) -> int:
+    def rank_to_keep(self, seen: int, *, alike: float) -> int:
         """Return a rank among the candidates seen that the end of the list will hardly exceed."""
         expected = self.depth * seen / self.n_candidates
-        margin = _DEVIATIONS * math.sqrt(expected * self.alike) + 2
+        margin = _DEVIATIONS * math.sqrt(expected * alike) + 2
         return min(math.ceil(expected + margin), self.depth)
 
     def guess_floors(self, anchors: slice, sample: Floats) -> None:
-        """Set floors by the scores of a sample of the candidates. (anchors, sample)"""
+        """Set floors by the scores of a sample of the candidates, evenly spread. (anchors, sample)
+
+        Candidates that are alike follow each other, so there are fewer of them in the sample.
+        """
         ceilings = self.ceilings[anchors]
         if np.isfinite(ceilings).any():
             sample = np.where(sample > ceilings[:, None], -np.inf, sample)
         size = sample.shape[1]
-        rank = self.rank_to_keep(size)
+        rank = self.rank_to_keep(size, alike=max(1.0, self.alike * size / self.n_candidates))
         if rank < size:
             floors = np.partition(sample, size - rank, axis=1)[:, size - rank]
             self.floors[anchors] = np.where(floors > _LOWEST, floors, _LOWEST)
@@ -126,18 +130,16 @@ class TopLists:
         """Take over the hits above the floors; `hits.idx` counts from the first of `anchors`."""
         from aoq.mining.kernels import put  # compiled, or read from a cache, when needed
 
-        start = 0
-        while start < len(hits.idx):
-            start = put(hits, self.arrays(anchors), start)
-            self.make_room(anchors)
+        put(hits, self.arrays(anchors))
 
     def raise_floors(self, anchors: slice, *, seen: int, latest: int) -> None:
         """Set floors by the hits among `seen` candidates, if the `latest` are many of them."""
         if seen < self.n_candidates and self._is_due(seen, latest):
-            rank = self.rank_to_keep(seen)
+            rank = self.rank_to_keep(seen, alike=self.alike)
             rows = anchors.start + np.flatnonzero(self.fills[anchors] > rank)
             if len(rows):
-                self._raise(rows, self._best_keys(rows, rank)[:, 0])
+                ends = scores_of(self._best_keys(rows, rank)[:, 0])
+                self.floors[rows] = np.maximum(self.floors[rows], ends)
 
     @staticmethod
     def _is_due(seen: int, latest: int) -> bool:
@@ -149,23 +151,6 @@ class TopLists:
         """Return the best `count` hits of some anchors that have more; the lowest of them first."""
         width = int(self.fills[rows].max())
         return np.partition(self.keys[rows, :width], width - count, axis=1)[:, width - count :]
-
-    def _raise(self, rows: Ids, keys: Keys) -> None:
-        self.floors[rows] = np.maximum(self.floors[rows], scores_of(keys))
-
-    def make_room(self, anchors: slice) -> None:
-        """Cut lists back to their depth if one of them is full."""
-        fills = self.fills[anchors]
-        if fills.max(initial=0) == self.keys.shape[1]:
-            self._cut(anchors.start + np.flatnonzero(fills > self.depth))
-
-    def _cut(self, rows: Ids) -> None:
-        """Cut the lists of some anchors that have more than their depth."""
-        best = self._best_keys(rows, self.depth)
-        self.keys[rows, : self.depth] = best
-        self.keys[rows, self.depth :] = NO_KEY
-        self.fills[rows] = self.depth
-        self._raise(rows, best[:, 0])
 
     def settle(self, anchors: slice) -> Ids:
         """Sort lists, best first; return the anchors whose floor was too high.

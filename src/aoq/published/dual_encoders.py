@@ -28,7 +28,7 @@ from aoq.features.vision_models import VisionModel
 from aoq.models import build_model, find_inputs
 from aoq.progress import EventLog, say
 from aoq.published.importer import require_free
-from aoq.published.open_clip import is_open_clip, write_as_clip
+from aoq.published.open_clip import find_open_clip, write_as_clip
 from aoq.recipes import save_recipe
 from aoq.runs.checkpoint import save_weights
 from aoq.runs.directory import RunDirectory
@@ -72,8 +72,9 @@ def import_dual_encoder(
     with replacing_folder(out, what="run", check=check) as temporary:
         run = RunDirectory(temporary)
         source = name
-        if is_open_clip(Path(name)):
-            write_as_clip(Path(name), run.pretrained)
+        found = find_open_clip(name)
+        if found is not None:
+            write_as_clip(found, run.pretrained)
             source = str(run.pretrained)
         opened = _open(source, shown_as=name, prompt=prompt)
         _fill(run, opened, place=out, data=data)

@@ -1,9 +1,10 @@
 """Writes a CLIP of open_clip as one of transformers, which computes the same vectors.
 
-open_clip publishes folders with `open_clip_config.json` and `open_clip_model.safetensors`. Its
-plain vision transformer and its plain text transformer are those of CLIP: weights only have other
-names, and the three projections of attention lie in one matrix. Towers of timm and of Hugging Face,
-ResNets and all other settings are refused, because transformers' CLIP would compute something else.
+open_clip publishes `open_clip_config.json` and `open_clip_model.safetensors`, on the hub or in
+folders. Its plain vision transformer and its plain text transformer are those of CLIP: weights only
+have other names, and the three projections of attention lie in one matrix. Towers of timm and of
+Hugging Face, ResNets and all other settings are refused, because transformers' CLIP would compute
+something else.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from aoq.errors import UserError, require_packages
+from aoq.features.pretrained import DUAL, fetch_files, read_beside, unusable
 from aoq.storage import atomic_file, read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import CLIPConfig
 
+_ON_HUB = "hf-hub:"
 SETTINGS = "open_clip_config.json"
 WEIGHTS = "open_clip_model.safetensors"
 _TOKENIZER = (
@@ -68,9 +71,23 @@ _TURNED = ("visual_projection.weight", "text_projection.weight")  # stored as (i
 _JOINED = re.compile(r"(.*self_attn\.)in_proj_(weight|bias)")
 
 
-def is_open_clip(folder: Path) -> bool:
-    """Return whether a folder holds a model of open_clip, and none of transformers."""
-    return (folder / SETTINGS).is_file() and not (folder / "config.json").is_file()
+def find_open_clip(name: str) -> Path | None:
+    """Return the folder of a model of open_clip; None if the name is that of another model.
+
+    A name on the hub is written as open_clip writes it, hf-hub:NAME. timm saves a config.json
+    beside its models too, which names no model of transformers.
+    """
+    if name.startswith(_ON_HUB):
+        name = name.removeprefix(_ON_HUB)
+        folder = fetch_files(name, (SETTINGS, WEIGHTS, *_TOKENIZER), DUAL)
+        if not (folder / SETTINGS).is_file():
+            raise unusable(name, f"it has no {SETTINGS}", DUAL)
+        return folder
+    folder = Path(name)
+    if not (folder / SETTINGS).is_file():
+        return None
+    is_of_transformers = "model_type" in (read_beside(name, "config.json") or {})
+    return None if is_of_transformers else folder
 
 
 def write_as_clip(source: Path, folder: Path) -> None:

@@ -7,8 +7,7 @@ its replacement is complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,17 +15,19 @@ from aoq.config import RoundName
 from aoq.data.dataset import PairDataset
 from aoq.data.splits import dataset_boxes, open_dataset, region_source, splits_of
 from aoq.disk import require_writable
-from aoq.distributed import alone_in
 from aoq.errors import UserError
+from aoq.features.pictures import find_pictures
 from aoq.features.regions import Boxes, RegionSource
 from aoq.folders import check_output_folder
-from aoq.manifest import create_manifest
 from aoq.progress import warn
+from aoq.retrieval.dev_queries import completed
 from aoq.retrieval.encoder import QueryEncoder
-from aoq.retrieval.index import ENTRIES, INDEX, Index, IndexManifest, TeacherRecord
+from aoq.retrieval.finish import save_index, writing
+from aoq.retrieval.index import INDEX, Index, IndexManifest, StoreRecord, TeacherRecord
 from aoq.retrieval.location import existing_index, index_folder
 from aoq.retrieval.matcher import Matcher, load_teacher, require_function
 from aoq.retrieval.part_writer import AddedPhotos, PartWriter
+from aoq.retrieval.photo_captions import PhotoCaptions, captions_record
 from aoq.retrieval.ranking import compares_vectors
 from aoq.retrieval.recall import SAMPLE, with_recall
 from aoq.runs.checkpoint import MakeModel
@@ -34,7 +35,6 @@ from aoq.runs.encodings import own_data
 from aoq.runs.judge import result_on
 from aoq.runs.named_model import NamedModel
 from aoq.runs.query_reader import OwnPictures
-from aoq.storage import remove_folder
 
 PROPOSALS = 200
 
@@ -50,7 +50,11 @@ class Contents:
     with_data: bool = True
     "Whether a data set is indexed at all."
     pictures: Sequence[Path | str] = ()
-    "Folders of photos without captions."
+    "Folders of photos."
+    captions: Path | str | None = None
+    "A captions file of the photos of the first of these folders."
+    store: str | None = None
+    "Address of a store that holds the vectors; default: the index itself."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +92,17 @@ def build_index(
         teacher = _load_proposer(encoder, Path(proposing.teacher), make_model)
     data = _data_to_index(contents, encoder)
     splits = [] if data is None else _open_splits(data, contents.splits, encoder)
-    with _writing(folder):
+    store = open_store(contents.store, encoder)
+    captions = _captions_of(contents)
+    with writing(folder):
         _require_free(folder, force=force)  # another process may have made it in the meantime
-        writer = PartWriter(folder, encoder, teacher=teacher)
+        writer = PartWriter(folder, lambda: encoder, load_teacher=lambda: teacher)
         for dataset, boxes in splits:
             writer.write_split(dataset, boxes=boxes)
-        for pictures in contents.pictures:
-            writer.write_photos(Path(pictures))
-        manifest = IndexManifest(
-            model_name=encoder.trained.recipe.model.name,
-            model_hash=encoder.model_hash,
+        for pictures in map(Path, contents.pictures):
+            writer.write_photos(pictures, captions=captions.get(pictures))
+        manifest = replace(
+            empty_manifest(encoder, store=store, make_model=make_model),
             data=None if data is None else str(data.absolute()),
             fingerprints={dataset.split: dataset.fingerprint for dataset, _ in splits},
             results={
@@ -105,17 +110,72 @@ def build_index(
                 for dataset, _ in splits
                 if (result := result_on(encoder.run, dataset, model_hash=encoder.model_hash))
             },
-            source=encoder.region_source,
             teacher=_record(teacher, proposing),
             parts=tuple(writer.parts),
-            model_function=_name_of(make_model, encoder),
+            captions_files={
+                str(folder.absolute()): captions_record(Path(str(contents.captions)))
+                for folder in captions
+            },
         )
-        index = Index.of(folder, manifest)
+        matcher = Matcher(
+            encoder, Index.of(folder, manifest), proposer=teacher, make_model=make_model
+        )
         if proposing is not None:
-            matcher = Matcher(encoder, index, proposer=teacher, make_model=make_model)
-            index = _measured(matcher, sample=proposing.sample)
-        index.manifest.save(folder)
-    return index
+            manifest = _measured(matcher, sample=proposing.sample).manifest
+        return save_index(
+            folder,
+            manifest,
+            compares_vectors=compares_vectors(encoder.model),
+            complete=lambda index: completed(matcher.with_index(index)),
+        )
+
+
+def empty_manifest(
+    encoder: QueryEncoder,
+    *,
+    store: StoreRecord | None = None,
+    make_model: MakeModel | None = None,
+) -> IndexManifest:
+    """Describe an index of a model that holds nothing yet."""
+    return IndexManifest(
+        model_name=encoder.trained.recipe.model.name,
+        model_hash=encoder.model_hash,
+        data=None,
+        fingerprints={},
+        results={},
+        source=encoder.region_source,
+        teacher=None,
+        parts=(),
+        store=store,
+        model_function=_name_of(make_model, encoder),
+    )
+
+
+def open_store(text: str | None, encoder: QueryEncoder) -> StoreRecord | None:
+    """Read the address of a store, if the model makes vectors that it can compare."""
+    if text is None:
+        return None
+    from aoq.retrieval.stores.milvus import MilvusAddress, connect
+
+    if not compares_vectors(encoder.model):
+        raise UserError(
+            f"{encoder.run} scores pairs, and a store finds the nearest of single vectors; leave "
+            "--store out, or name a run of vsrn, vse or pretrained towers."
+        )
+    address = MilvusAddress.parse(text)
+    connect(address).close()  # before anything is encoded
+    return StoreRecord(address.text, width=0, longest={})
+
+
+def _captions_of(contents: Contents) -> dict[Path, PhotoCaptions]:
+    """Read the captions file of the photos, by their folder."""
+    if contents.captions is None:
+        return {}
+    if not contents.pictures:
+        raise UserError("--captions is about photos; name their folder with --pictures.")
+    folder = Path(contents.pictures[0])
+    photos = find_pictures(folder).pictures
+    return {folder: PhotoCaptions.read(Path(contents.captions), folder=folder, photos=photos)}
 
 
 def _data_to_index(contents: Contents, encoder: QueryEncoder) -> Path | None:
@@ -156,22 +216,28 @@ def add_photos(
     The recall of a teacher's proposals is dropped, because it differs among more images.
     """
     folder = existing_index(run, index)
-    with _writing(folder):
+    with writing(folder):
         before = Index.open(folder)
         require_function(before, run, make_model)
         encoder = QueryEncoder.load(run, source=before.manifest.source, make_model=make_model)
         before.require_model(encoder.model_hash, run=encoder.run)
         teacher = load_teacher(before, make_model)
-        writer = PartWriter(folder, encoder, teacher=teacher, index=before)
-        added = writer.write_photos(pictures)
+        writer = PartWriter(folder, lambda: encoder, load_teacher=lambda: teacher, index=before)
+        photos, added = writer.write_photos(pictures)
         if not added.added:
             return added
-        manifest = replace(before.manifest, parts=tuple(writer.parts))
+        manifest = replace(
+            before.manifest,
+            parts=tuple(writer.parts),
+            left_out=tuple(
+                each for each in before.manifest.left_out if each not in photos.contents
+            ),
+        )
         record = manifest.teacher
         if record is not None:
             added = replace(added, unmeasured=record.proposals)
             manifest = replace(manifest, teacher=replace(record, recall={}, recall_split=None))
-        manifest.save(folder)
+        save_index(folder, manifest, compares_vectors=compares_vectors(encoder.model))
     return added
 
 
@@ -185,7 +251,7 @@ def change_proposals(
 ) -> Index:
     """Let the teacher of an index propose more or fewer, and measure the recall."""
     folder = existing_index(run, index)
-    with _writing(folder):
+    with writing(folder):
         matcher = Matcher.load(run, index=folder, make_model=make_model)
         manifest = matcher.index.manifest
         if manifest.teacher is None:
@@ -280,28 +346,3 @@ def _require_free(folder: Path, *, force: bool) -> None:
             f"{folder} exists already; add photos with --add, or make it again with --force."
         )
     check_output_folder(folder, what="index", force=True)
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Lock an index for writing, and remove parts that it does not name in the end."""
-    folder.mkdir(parents=True, exist_ok=True)
-    create_manifest(folder, "index")
-    with alone_in(folder, doing="written"):
-        try:
-            yield
-        finally:
-            _remove_unnamed(folder)
-
-
-def _remove_unnamed(folder: Path) -> None:
-    """Remove parts that were replaced, or whose index was never finished."""
-    named: set[str] = set()
-    if (folder / INDEX).exists():
-        try:
-            named = {part.name for part in IndexManifest.load(folder).parts}
-        except UserError:  # damaged: what it names is not known
-            return
-    for part in folder.iterdir():
-        if (part / ENTRIES).is_file() and part.name not in named:
-            remove_folder(part)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from aoq.features.regions import Boxes
+from aoq.retrieval.calibration import Calibration
 
+if TYPE_CHECKING:
+    from aoq.features.regions import Boxes
+
+RankedBy = Literal["model", "words", "merged"]
 Weights = npt.NDArray[np.float32]
 
 
@@ -20,13 +25,25 @@ class Hit:
     number: int
     id: str
     score: float
+    "What ranks it: the model's score, that of its captions, or both merged."
     text: str
-    "Words of a text; first caption of an image, or empty."
+    "Words of a text; of an image the caption that fits, else the first one, or empty."
     picture: Path | None
     correct: bool | None
     "Whether it belongs to the query; known only if the query is an entry of the index."
     probability: float | None = None
-    "That it belongs to the query, as a SigLIP that was imported gives it."
+    "That it belongs to the query, as dev has shown or a SigLIP that was imported gives it."
+    model_score: float | None = None
+    "None if the model was not asked."
+    words_score: float | None = None
+    "BM25 of its captions; None if they were not searched."
+    duplicates: tuple[int, ...] = ()
+    "Numbers of worse hits that show the same."
+
+    @property
+    def count(self) -> int:
+        """Number of photos that this hit stands for."""
+        return 1 + len(self.duplicates)
 
     @property
     def picture_gone(self) -> bool:
@@ -43,6 +60,16 @@ class Answer:
     "Words of the query that the model does not know and treats all alike."
     exact: bool
     "Whether everything was scored, not only what a teacher proposed."
+    ranked_by: RankedBy = "model"
+    calibration: Calibration | None = None
+    "Where probabilities come from; None: from the model itself, or there are none."
+    bar: float | None = None
+    "Lowest score of a hit, if one was asked for."
+
+    @property
+    def nothing_fits(self) -> bool:
+        """Whether everything that was found is below the bar."""
+        return self.bar is not None and not self.hits
 
 
 @dataclass(frozen=True)

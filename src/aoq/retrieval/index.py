@@ -3,15 +3,18 @@
 index.json          the model (its hash), what was indexed, and the parts in order
 train-5be1c0d3/     a part: a split of the data set, or the photos of a folder
   entries.json      ids, pictures, captions, and the pairs of images and texts
+  columns.json      what filters ask of the images, as `aoq.retrieval.metadata` reads it
   images-00000...   encodings of images, as `aoq.scoring.encoding_files` keeps them
   texts-00000...    encodings of texts
   teacher/          encodings by the embedding model that proposes, if there is one
   boxes.npy         boxes of the regions, unless they form a grid
+captions-9a51c7e2/  the words of all captions, as `aoq.retrieval.text` keeps them
 
 Images and texts are numbered through all parts. A part never changes, and its name is never used
-again: added photos make a part of their own, an index that is made again consists of other parts,
-and index.json, written last, names those that count. A reader of an open index therefore either
-finds its parts as they were, or notices that they are gone. Encodings are read on demand, so
+again: added photos make a part of their own, photos are removed by a part that replaces another, an
+index that is made again consists of other parts, and index.json, written last, names those that
+count. A reader of an open index therefore either finds its parts as they were, or notices that they
+are gone. Encodings are read on demand, so
 opening an index costs as much as reading its entries.
 """
 
@@ -19,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -31,13 +34,21 @@ from aoq.errors import UserError
 from aoq.features.regions import Boxes, RegionSource, grid_boxes
 from aoq.manifest import DamagedFileError, check_file, read_checked
 from aoq.parsing import parse_json
-from aoq.scoring.encoded import Modality
+from aoq.retrieval.allowed import Allowed
+from aoq.retrieval.filters import Filter
+from aoq.retrieval.keys import image_keys, text_keys
+from aoq.retrieval.metadata import Metadata
+from aoq.retrieval.stores.rows import StoreRows
+from aoq.retrieval.tuning import Tuning
+from aoq.retrieval.vector_ranking import VectorRanker
+from aoq.scoring.encoded import Modality, Rows
 from aoq.scoring.encoding_files import StoredRows, join_rows, open_rows
-from aoq.storage import hash_parts, write_json
+from aoq.storage import hash_parts, read_json, write_json
+from aoq.types import Encoding, Ids
 
 VERSION = 2
 INDEX = "index.json"
-ENTRIES, TEACHER, BOXES = "entries.json", "teacher", "boxes.npy"
+ENTRIES, COLUMNS, TEACHER, BOXES = "entries.json", "columns.json", "teacher", "boxes.npy"
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,44 @@ class IndexPart:
     n_images: int
     n_texts: int
     entries_hash: str
+    folder: str | None = None
+    "Folder of the photos, if it is no split."
+
+
+@dataclass(frozen=True)
+class EngineRecord:
+    """An engine that finds nearly all of the nearest vectors, and how much of them."""
+
+    name: Literal["ivf"]
+    file: str
+    groups: int
+    probes: int
+    "Groups that a query visits."
+    longest: float
+    recall: float
+    "Share found of the nearest 10."
+    queries: int
+    asked_with: Modality
+    "Of what the queries were vectors, on which recall was measured."
+
+
+@dataclass(frozen=True)
+class CaptionsRecord:
+    """The captions file of a folder of photos, as it was read."""
+
+    path: str
+    content: str
+    "SHA-256"
+
+
+@dataclass(frozen=True)
+class StoreRecord:
+    """A store outside of the index that holds its vectors."""
+
+    address: str
+    width: int
+    longest: Mapping[str, float]
+    "Of images and texts: the length of the longest vector, or more."
 
 
 @dataclass(frozen=True)
@@ -108,6 +157,18 @@ class IndexManifest:
     source: RegionSource | None
     teacher: TeacherRecord | None
     parts: tuple[IndexPart, ...]
+    captions_files: Mapping[str, CaptionsRecord] = field(default_factory=dict)
+    "By folder of photos."
+    left_out: tuple[str, ...] = ()
+    "Contents of photos that were removed and may still be in their folder."
+    store: StoreRecord | None = None
+    "The store that holds the vectors; None: they are in the parts."
+    engines: Mapping[str, EngineRecord] = field(default_factory=dict)
+    "Of images and texts, if there are too many to compare all of them with a query."
+    captions: str | None = None
+    "Folder of the search of captions, if there are any."
+    tuning: Tuning | None = None
+    "What the captions of dev have taught, if there are any."
     model_function: str | None = None
     "What --model named when a model of the user's own made the index; it is never imported."
 
@@ -138,13 +199,24 @@ class IndexManifest:
 
     @classmethod
     def _of_fields(cls, fields: dict[str, Any]) -> Self:
-        source, teacher = fields["source"], fields["teacher"]
+        source, teacher, tuning = (fields.get(name) for name in ("source", "teacher", "tuning"))
         return cls(
             **fields
             | {
                 "source": None if source is None else RegionSource.from_dict(source),
                 "teacher": None if teacher is None else TeacherRecord(**teacher),
                 "parts": tuple(IndexPart(**part) for part in fields["parts"]),
+                "store": StoreRecord(**fields["store"]) if fields.get("store") else None,
+                "engines": {
+                    kind: EngineRecord(**engine)
+                    for kind, engine in fields.get("engines", {}).items()
+                },
+                "captions_files": {
+                    folder: CaptionsRecord(**captions)
+                    for folder, captions in fields.get("captions_files", {}).items()
+                },
+                "left_out": tuple(fields.get("left_out", ())),
+                "tuning": None if tuning is None else Tuning.from_dict(tuning),
             }
         )
 
@@ -208,8 +280,10 @@ class Index:
         """
         return _unchanged(self.folder, self.manifest.parts)
 
-    def rows(self, kind: Modality, *, by_teacher: bool = False) -> StoredRows | None:
+    def rows(self, kind: Modality, *, by_teacher: bool = False) -> Rows[Encoding] | None:
         """Open the encodings of all images or texts, by the model or its teacher; None if empty."""
+        if self.manifest.store is not None:
+            return self._stored_elsewhere(self.manifest.store, kind)
         counts = {
             part.name: part.n_images if kind == "images" else part.n_texts
             for part in self.manifest.parts
@@ -221,6 +295,71 @@ class Index:
                 parts.append(_open_rows(folder, kind, count))
         return join_rows(parts) if parts else None
 
+    @cached_property
+    def metadata(self) -> Metadata:
+        """What filters ask of the images, one value per image and column."""
+        parts, first = [], 0
+        with self.unchanged():
+            for part in self.manifest.parts:
+                path = self.folder / part.name / COLUMNS
+                if path.is_file():
+                    parts.append(Metadata(read_json(path)))
+                else:
+                    ids = [image.id for image in self.images[first : first + part.n_images]]
+                    parts.append(Metadata.of_ids(ids, split=part.split))
+                first += part.n_images
+        return Metadata.join(parts)
+
+    def allowed(self, where: Filter | str | None, kind: Modality) -> Allowed | None:
+        """Return the images that a filter lets be found, or the texts of these images."""
+        if where is None:
+            return None
+        parsed = Filter.parse(where) if isinstance(where, str) else where
+        images = parsed.mask(self.metadata.columns)
+        if kind == "images":
+            return Allowed(images, parsed, self.metadata.columns)
+        mask = np.zeros(len(self.texts), bool)
+        for text in self.texts:
+            mask[text.number] = any(images[image] for image in text.images)
+        return Allowed.of_mask(mask)
+
+    def keys(self, kind: Modality) -> Ids:
+        """Return the key of each image or text, which stays the same when the index changes."""
+        images = image_keys((image.split, image.id, image.content) for image in self.images)
+        if kind == "images":
+            return images
+        return text_keys(
+            (text.split, text.id, text.text, int(images[text.images[0]]) if text.images else None)
+            for text in self.texts
+        )
+
+    def vector_ranker(self, kind: Modality, rows: Rows[Encoding]) -> VectorRanker:
+        """Return what ranks the images or texts of a model that compares vectors."""
+        if isinstance(rows, StoreRows):
+            return VectorRanker(rows.store, rows.keys)
+        engine = self.manifest.engines.get(kind)
+        if engine is None:
+            return VectorRanker.of_rows(rows)
+        from aoq.retrieval.engines import open_engine
+
+        keys = self.keys(kind)
+        return VectorRanker(open_engine(self.folder / engine.file, engine, rows, keys), keys)
+
+    def _stored_elsewhere(self, record: StoreRecord, kind: Modality) -> StoreRows | None:
+        """Open the vectors of images or texts in the store that holds them; None if empty."""
+        from aoq.retrieval.stores.milvus import MilvusAddress, MilvusStore
+
+        keys = self.keys(kind)
+        if not len(keys):
+            return None
+        store = MilvusStore.open(
+            MilvusAddress.parse(record.address),
+            kind,
+            model_hash=self.manifest.model_hash,
+            longest=record.longest[kind],
+        )
+        return StoreRows(store, keys, record.width, default_device())
+
     def require_model(self, model_hash: str, *, run: Path) -> None:
         """Reject an index that another model encoded."""
         if self.manifest.model_hash != model_hash:
@@ -229,13 +368,24 @@ class Index:
                 "before it was trained further; make it again with `aoq index RUN --force`."
             )
 
+    def images_of(self, part: IndexPart) -> tuple[ImageEntry, ...]:
+        """Return the images of a part."""
+        parts = self.manifest.parts
+        first = sum(each.n_images for each in parts[: parts.index(part)])
+        return self.images[first : first + part.n_images]
+
     def boxes(self, image: int) -> Boxes | None:
         """Return the boxes of an image's regions, as shares of width and height. (R, 4)"""
+        stored = self.stored_boxes(image)
+        return self.grid_boxes if stored is None else stored
+
+    def stored_boxes(self, image: int) -> Boxes | None:
+        """Return the boxes that are stored for an image; None if its regions form a grid. (R, 4)"""
         first = 0
         for part in self.manifest.parts:
             if image < first + part.n_images:
                 stored = self._stored_boxes.get(part.name)
-                return self.grid_boxes if stored is None else stored[image - first]
+                return None if stored is None else stored[image - first]
             first += part.n_images
         raise IndexError(image)
 

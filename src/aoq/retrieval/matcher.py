@@ -7,7 +7,7 @@ of the index, whose right answers are known. All methods may be called from seve
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import SupportsIndex, TypeVar
@@ -20,23 +20,26 @@ from aoq.errors import UserError
 from aoq.features.pictures import Picture, Pixels
 from aoq.features.regions import Boxes, PictureReader
 from aoq.parsing import shown
+from aoq.retrieval.calibration import Calibration
+from aoq.retrieval.composition import Term
 from aoq.retrieval.encoder import QueryEncoder, QueryError, ReadPicture, ReadText
-from aoq.retrieval.hits import Answer, AttentionMap, Hit
+from aoq.retrieval.find import Question
+from aoq.retrieval.fusion import Fusion
+from aoq.retrieval.hits import Answer, AttentionMap
 from aoq.retrieval.index import ImageEntry, Index, TextEntry
 from aoq.retrieval.location import existing_index, require_same_round
-from aoq.retrieval.ranking import Candidates, Query, Ranker, Ranking, make_ranker
+from aoq.retrieval.queries import Given, Image, Query, Text
+from aoq.retrieval.ranking import Candidates, compares_vectors, make_ranker
+from aoq.retrieval.text import CaptionSearch
+from aoq.retrieval.vector_ranking import EncodedQuery, Ranker, VectorRanker
 from aoq.runs.checkpoint import MakeModel
 from aoq.runs.directory import ROUNDS
 from aoq.runs.query_reader import OwnPictureReader
 from aoq.scoring.cross_attention import CrossAttention
-from aoq.scoring.encoded import Modality
-from aoq.scoring.encoding_files import StoredRows
-from aoq.types import Floats
+from aoq.scoring.encoded import Modality, Rows
+from aoq.types import Encoding, Floats
 
 E = TypeVar("E")
-Given = Path | bytes | ReadPicture
-Image = Given | SupportsIndex  # or the number of one in the index
-Text = str | SupportsIndex
 
 
 class Matcher:
@@ -60,7 +63,8 @@ class Matcher:
         self._make_model = make_model
         self._lock = Lock()
         self._rankers: dict[Modality, Ranker] = {}
-        self._opened: dict[tuple[Modality, bool], StoredRows | None] = {}
+        self._captions: CaptionSearch | None = None
+        self._opened: dict[tuple[Modality, bool], Rows[Encoding] | None] = {}
 
     @classmethod
     def load(
@@ -78,7 +82,11 @@ class Matcher:
         opened = Index.open(existing_index(run, index, round=round))
         require_function(opened, run, make_model)
         encoder = QueryEncoder.load(
-            run, source=opened.manifest.source, round=round, make_model=make_model
+            run,
+            source=opened.manifest.source,
+            round=round,
+            make_model=make_model,
+            for_queries=True,
         )
         require_same_round(opened, encoder)
         opened.require_model(encoder.model_hash, run=encoder.run)
@@ -93,6 +101,10 @@ class Matcher:
         is_same = record and own and (record.run, record.model_hash) == (own.run, own.model_hash)
         proposer = self.proposer if is_same else load_teacher(opened, self._make_model)
         return Matcher(self.encoder, opened, proposer=proposer, make_model=self._make_model)
+
+    def with_index(self, index: Index) -> Matcher:
+        """Make a matcher of the same model for another index."""
+        return Matcher(self.encoder, index, proposer=self.proposer, make_model=self._make_model)
 
     @property
     def attention_reason(self) -> str | None:
@@ -128,22 +140,18 @@ class Matcher:
             )
         return self.images_for(query, top=top)
 
+    def find(self, query: Query) -> Answer:
+        """Answer a query: sentences, photos like others, words that are not wanted, and filters."""
+        with self.index.unchanged():
+            return Question(self, query).answer()
+
     def images_for(self, text: Text, *, top: int = 10) -> Answer:
         """Find the closest images of a sentence, or of a text of the index by its number."""
-        if isinstance(text, str):
-            own, unknown = None, self.encoder.read_query(text).unknown_words
-        else:
-            own, unknown = self._text(text).images, ()
-        with self.index.unchanged():
-            ranking = self._rank("images", self._text_query(text), top=top)
-        return self._answer("images", ranking, own=own, unknown_words=unknown)
+        return self.find(Query(texts=(text,), words="off", top=top))
 
     def texts_for(self, image: Image, *, top: int = 10) -> Answer:
         """Find the closest texts of a picture, or of an image of the index by its number."""
-        own = None if isinstance(image, Given) else self._image(image).texts
-        with self.index.unchanged():
-            ranking = self._rank("texts", self._image_query(image), top=top)
-        return self._answer("texts", ranking, own=own)
+        return self.find(Query(images=(image,), find="texts", top=top))
 
     def score(self, image: Image, texts: Sequence[Text]) -> list[float]:
         """Score an image against sentences, or texts of the index; higher is closer.
@@ -152,7 +160,7 @@ class Matcher:
         """
         if isinstance(texts, str) or not isinstance(texts, Sequence):
             raise QueryError(f"{shown(texts)} is not a list of texts; expected [text, ...].")
-        words = [text if isinstance(text, str) else self._text(text).text for text in texts]
+        words = [text if isinstance(text, str) else self.text(text).text for text in texts]
         for text in texts:
             if isinstance(text, str):
                 self.encoder.read_query(text)
@@ -168,7 +176,7 @@ class Matcher:
         if isinstance(text, str):
             words = self.encoder.read_query(text)
         else:
-            words = ReadText.of(self._text(text).text, self.encoder.tokenizer)
+            words = ReadText.of(self.text(text).text, self.encoder.tokenizer)
         with self.index.unchanged():
             own_image, own_text = self._image_query(image).own, self._text_query(text).own
             boxes = self._boxes(image)
@@ -202,45 +210,89 @@ class Matcher:
             if kind not in self._rankers:
                 record = self.index.manifest.teacher
                 self._rankers[kind] = make_ranker(
-                    Candidates(self.encoder.model, self._rows(kind), kind),
+                    self.candidates(kind),
                     None if record is None else self._rows(kind, by_teacher=True),
                     proposals=0 if record is None else record.proposals,
+                    vectors=self._vectors(kind),
                 )
             return self._rankers[kind]
 
-    def entry_query(self, kind: Modality, numbers: Sequence[int]) -> Query:
+    def _vectors(self, kind: Modality) -> VectorRanker | None:
+        """Rank the vectors of the index by its store, if the model compares vectors."""
+        if not compares_vectors(self.encoder.model):
+            return None
+        return self.index.vector_ranker(kind, self._rows(kind))
+
+    def candidates(self, kind: Modality) -> Candidates:
+        """Return all images or texts, with the model that scores them."""
+        return Candidates(self.encoder.model, self._rows(kind), kind)
+
+    @property
+    def captions(self) -> CaptionSearch | None:
+        """The search of captions, opened when first needed; None if the index has none."""
+        name = self.index.manifest.captions
+        with self._lock:
+            if name is not None and self._captions is None:
+                with self.index.unchanged():
+                    self._captions = CaptionSearch.open(self.index.folder / name)
+            return self._captions
+
+    @property
+    def fusion(self) -> Fusion:
+        """How scores of captions and of the model are merged: as dev says, else by ranks."""
+        tuning = self.index.manifest.tuning
+        return Fusion(None if tuning is None else tuning.weight)
+
+    @property
+    def calibrations(self) -> Mapping[str, Calibration]:
+        """What scores mean: of photos ranked by model, words or merged, and of texts."""
+        tuning = self.index.manifest.tuning
+        return {} if tuning is None else tuning.calibrations
+
+    def terms(self, query: Query) -> tuple[Term, ...]:
+        """Encode the sentences and photos of a query."""
+        self.unknown_words(query)  # reject what has no words first: it costs little
+        weights = iter(query.weight_of_each)
+        return (
+            *(Term("texts", self._text_query(text), next(weights)) for text in query.texts),
+            *(Term("images", self._image_query(image), next(weights)) for image in query.images),
+            *(
+                Term("texts", self._text_query(text), -query.without_weight)
+                for text in query.without
+            ),
+        )
+
+    def unknown_words(self, query: Query) -> tuple[str, ...]:
+        """List the words of the sentences of a query that the model does not know, each once."""
+        texts = [text for text in (*query.texts, *query.without) if isinstance(text, str)]
+        read = [self.encoder.read_query(text) for text in texts]
+        return tuple(dict.fromkeys(word for one in read for word in one.unknown_words))
+
+    def entry_query(self, kind: Modality, numbers: Sequence[int]) -> EncodedQuery:
         """Make queries of entries of the index, from their encodings."""
         rows = torch.tensor(numbers)
         teacher = None if self.proposer is None else self._rows(kind, by_teacher=True)[rows]
-        return Query(self._rows(kind)[rows], teacher)
+        return EncodedQuery(self._rows(kind)[rows], teacher)
 
-    def _text_query(self, text: Text) -> Query:
+    def _text_query(self, text: Text) -> EncodedQuery:
         if not isinstance(text, str):
-            return self.entry_query("texts", [self._text(text).number])
+            return self.entry_query("texts", [self.text(text).number])
         teacher = None if self.proposer is None else self.proposer.encode_texts([text])
-        return Query(self.encoder.encode_texts([text]), teacher)
+        return EncodedQuery(self.encoder.encode_texts([text]), teacher)
 
-    def _image_query(self, image: Image) -> Query:
+    def _image_query(self, image: Image) -> EncodedQuery:
         if not isinstance(image, Given):
-            return self.entry_query("images", [self._image(image).number])
+            return self.entry_query("images", [self.image(image).number])
         read = image if isinstance(image, ReadPicture) else self.read_picture(image)
         teacher = None if self.proposer is None else self.proposer.encode_picture(read)
-        return Query(self.encoder.encode_picture(read), teacher)
+        return EncodedQuery(self.encoder.encode_picture(read), teacher)
 
     def _boxes(self, image: Image) -> Boxes | None:
         if isinstance(image, Given):
             return self.index.grid_boxes
-        return self.index.boxes(self._image(image).number)
+        return self.index.boxes(self.image(image).number)
 
-    def _rank(self, kind: Modality, query: Query, *, top: int) -> Ranking:
-        if isinstance(top, bool) or not isinstance(top, SupportsIndex):
-            raise QueryError(f"top is {shown(top)}, which is not a number; expected how many.")
-        count = operator.index(top)
-        if count < 1:
-            raise QueryError(f"the first {count} cannot be found; ask for 1 or more.")
-        return self.ranker(kind).rank(query, top=count)
-
-    def _rows(self, kind: Modality, *, by_teacher: bool = False) -> StoredRows:
+    def _rows(self, kind: Modality, *, by_teacher: bool = False) -> Rows[Encoding]:
         key = (kind, by_teacher)
         if key not in self._opened:
             self._opened[key] = self.index.rows(kind, by_teacher=by_teacher)
@@ -252,36 +304,13 @@ class Matcher:
             )
         return rows
 
-    def _image(self, number: SupportsIndex) -> ImageEntry:
+    def image(self, number: SupportsIndex) -> ImageEntry:
+        """Return an image of the index by its number."""
         return _entry(self.index.images, number, "image")
 
-    def _text(self, number: SupportsIndex) -> TextEntry:
+    def text(self, number: SupportsIndex) -> TextEntry:
+        """Return a text of the index by its number."""
         return _entry(self.index.texts, number, "text")
-
-    def _answer(
-        self,
-        kind: Modality,
-        ranking: Ranking,
-        *,
-        own: tuple[int, ...] | None,
-        unknown_words: tuple[str, ...] = (),
-    ) -> Answer:
-        """Turn the ranking of a single query into hits."""
-        make = self._image_hit if kind == "images" else self._text_hit
-        found = zip(ranking.ids[0].tolist(), ranking.scores[0].tolist(), strict=True)
-        hits = tuple(make(n, score, None if own is None else n in own) for n, score in found)
-        return Answer(hits, unknown_words, exact=self.ranker(kind).exact)
-
-    def _image_hit(self, number: int, score: float, correct: bool | None) -> Hit:
-        image = self.index.images[number]
-        text = self.index.texts[image.texts[0]].text if image.texts else ""
-        likely = self.encoder.probability(score)
-        return Hit(number, image.id, score, text, image.picture, correct, likely)
-
-    def _text_hit(self, number: int, score: float, correct: bool | None) -> Hit:
-        text = self.index.texts[number]
-        likely = self.encoder.probability(score)
-        return Hit(number, text.id, score, text.text, None, correct, likely)
 
 
 def _joined(weights: Tensor, words: ReadText, *, dim: int, mean: bool) -> Floats:

@@ -1,4 +1,4 @@
-"""The photos of a folder as a data set without captions.
+"""The photos of a folder as a data set, with the captions of a file if there is one.
 
 Regions are read from the cache of extractions while they are encoded, so a folder of any size takes
 no memory. For a model that reads pictures by a function of its own, nothing is cached: photos are
@@ -8,6 +8,7 @@ content: one that is in two places counts once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from aoq.features.extract import (
     hash_readable,
     report_left_out,
 )
-from aoq.features.pictures import find_pictures
+from aoq.features.pictures import PictureFolder, find_pictures
+from aoq.retrieval.photo_captions import PhotoCaptions
 from aoq.runs.query_reader import OwnPictures, PictureSource
 from aoq.types import Positives
 
@@ -32,6 +34,7 @@ class Photos:
     hashes: Mapping[Path, str]
     read: Callable[[Sequence[Path]], ImageReader] = field(repr=False)
     "Reads photos as the model does."
+    captions: PhotoCaptions
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -52,30 +55,47 @@ class Photos:
 
     def dataset(self) -> PairDataset:
         """Make a data set of the photos; an id is the path below the folder."""
+        ids = [photo.relative_to(self.folder).as_posix() for photo in self.hashes]
+        texts = [(row, text) for row, name in enumerate(ids) for text in self.captions.of(name)]
         return PairDataset(
             name=str(self.folder),
             split="pictures",
             features=ImagesOnDemand.of(self.read(tuple(self.hashes))),
-            image_ids=tuple(photo.relative_to(self.folder).as_posix() for photo in self.hashes),
-            captions=(),
-            caption_ids=(),
-            positives=Positives.from_pairs((), n_images=len(self), n_texts=0),
+            image_ids=tuple(ids),
+            captions=tuple(text.words for _, text in texts),
+            caption_ids=tuple(text.id for _, text in texts),
+            positives=Positives.from_pairs(
+                [(row, number) for number, (row, _) in enumerate(texts)],
+                n_images=len(self),
+                n_texts=len(texts),
+            ),
             pictures=tuple(self.hashes),
         )
 
 
-def read_photos(folder: Path, source: PictureSource) -> Photos:
-    """Find all pictures below a folder, extract their regions, and warn of unusable ones."""
-    found = find_pictures(folder)
+def read_photos(
+    folder: Path,
+    source: PictureSource,
+    *,
+    some: Sequence[Path] | None = None,
+    captions: PhotoCaptions | None = None,
+) -> Photos:
+    """Find all pictures below a folder, extract their regions, and warn of unusable ones.
+
+    `some` are pictures there that are read instead of all, and of which none may be usable.
+    """
+    found = find_pictures(folder) if some is None else PictureFolder(folder, tuple(some), Counter())
+    captions = captions or PhotoCaptions()
     if isinstance(source, OwnPictures):
         hashes, faults = hash_readable(found.pictures)
-        report_left_out(faults, found)
-        return Photos(folder, hashes, source.of_files)
+        report_left_out(faults, found, may_be_all=some is not None)
+        return Photos(folder, hashes, source.of_files, captions)
     extraction = extract_pictures(found.pictures, source)
-    report_left_out(extraction.skipped, found)
+    report_left_out(extraction.skipped, found, may_be_all=some is not None)
     stored = extraction.stored
     return Photos(
         folder,
         {photo: place.stem for photo, place in stored.items()},
         lambda photos: ExtractedPictures([stored[photo] for photo in photos], source),
+        captions,
     )

@@ -31,10 +31,12 @@ from aoq.data.collate import Collator, read_texts
 from aoq.data.dataset import PairDataset
 from aoq.data.inputs import Inputs
 from aoq.data.vocabulary import Vocabulary
+from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
 from aoq.features.outputs import Output
 from aoq.features.regions import RegionSource
 from aoq.features.tokenizers import Tokenizer
+from aoq.features.traced_texts import traced
 from aoq.manifest import check_file, read_checked
 from aoq.models import build_model
 from aoq.recipes import load_recipe
@@ -192,18 +194,21 @@ class TrainedRun:
     logits: Logits | None = None
     "What its cosines mean, of a pretrained dual encoder that was imported."
 
-    def view(self, dataset: PairDataset) -> PairDataset:
-        """Return a data set as the model sees it, if it can read its images."""
+    def view(self, dataset: PairDataset, *, processes: Processes = ALONE) -> PairDataset:
+        """Return a data set as the model sees it, if it can read its images.
+
+        Several processes share the work of a frozen network, if all of them call this.
+        """
         seen = dataset
         shape = dataset.features.shape
         if self.feature_width is not None:
-            seen = self.inputs.view(dataset)
+            seen = self.inputs.view(dataset, processes=processes)
             if len(seen):
                 self.require_width(seen.features.shape[-1], source=dataset.name)
         elif isinstance(self.pictures, OwnPictures) and len(shape) == 3:
             seen = self.pictures.view(dataset)
         elif isinstance(self.pictures, RegionSource) and len(shape) == 3:
-            seen = Inputs(images=self.pictures).view(dataset)
+            seen = Inputs(images=self.pictures).view(dataset, processes=processes)
         elif len(shape) == 3 and len(dataset):
             raise UserError(
                 f"{dataset.name} has region features of the shape {tuple(shape[1:])}, and the "
@@ -212,11 +217,18 @@ class TrainedRun:
             )
         return seen
 
-    def collator(self, dataset: PairDataset, *, device: str | torch.device = "cpu") -> Collator:
+    def collator(
+        self,
+        dataset: PairDataset,
+        *,
+        device: str | torch.device = "cpu",
+        processes: Processes = ALONE,
+    ) -> Collator:
         """Make a reader of a data set for the model, if it can read its images."""
-        return Collator(
-            self.view(dataset), self.tokenizer, device=device, texts_from=self.inputs.texts
-        )
+        seen = self.view(dataset, processes=processes)
+        read = Collator(seen, self.tokenizer, device=device, texts_from=self.inputs.texts)
+        read.read_in_shares(processes)
+        return read
 
     def read_texts(self, texts: Sequence[str]) -> Texts:
         """Read sentences as the captions of a data set are read."""
@@ -237,10 +249,12 @@ def load_run(
     device: str | torch.device = "cpu",
     round: RoundName | None = None,  # noqa: A002
     make_model: MakeModel | None = None,
+    for_queries: bool = False,
 ) -> TrainedRun:
     """Load the best model of a run, in evaluation mode; `round` names one of two rounds instead.
 
     `make_model` builds a model of your own, as in training; the library's models do not need it.
+    `for_queries` loads a text tower in the form that starts fastest, if it is kept.
     """
     path = best_round(path, round).path
     run = RunDirectory(path).require_trained()
@@ -252,6 +266,8 @@ def load_run(
             "that makes it with --model MODULE:FUNCTION, in Python with make_model=...."
         )
     config, inputs = _settle_towers(run, recipe.model)
+    if for_queries and inputs.texts is not None:
+        inputs = replace(inputs, texts=traced(inputs.texts))
     kept, text_width = _kept_tokenizer(run, inputs, is_own=is_own)
     before = run.model.stat()
     feature_width = _read_feature_width(run, is_own=is_own)
@@ -273,7 +289,7 @@ def load_run(
     after = run.model.stat()
     if (after.st_ino, after.st_mtime_ns) != (before.st_ino, before.st_mtime_ns):
         # The round is under way, and has better weights.
-        return load_run(path, device=device, make_model=make_model)
+        return load_run(path, device=device, make_model=make_model, for_queries=for_queries)
     return TrainedRun(
         recipe,
         model.to(device).eval(),

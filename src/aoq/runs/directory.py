@@ -81,6 +81,10 @@ class RunDirectory:
     def candidates(self) -> Path:
         return self.path / "candidates.safetensors"
 
+    def remined(self, epoch: int) -> Path:
+        """The lists that a round mined with its own weights before an epoch, counted from 1."""
+        return self.path / f"candidates-epoch-{epoch}.safetensors"
+
     @property
     def encodings(self) -> Path:
         """Encodings of data sets; can be deleted, and are then computed again."""

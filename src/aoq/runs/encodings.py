@@ -18,7 +18,7 @@ from aoq.data.collate import Collator
 from aoq.data.dataset import PairDataset
 from aoq.data.splits import open_dataset
 from aoq.disk import is_writable
-from aoq.distributed import Processes, alone_in, default_device
+from aoq.distributed import ALONE, Processes, alone_in, default_device
 from aoq.errors import UserError
 from aoq.evaluation.protocols import JudgedFold, judge_folds
 from aoq.manifest import create_manifest
@@ -116,7 +116,7 @@ def open_splits(
     opened = []
     for run in rounds:
         trained = load_run(run, device=default_device(), make_model=make_model)
-        collator = trained.collator(dataset, device=default_device())
+        collator = trained.collator(dataset, device=default_device(), processes=on_disk or ALONE)
         opened.append(
             ScoredSplit.encode(
                 run,

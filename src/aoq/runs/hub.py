@@ -9,7 +9,6 @@ appears. Nothing of a repository is executed.
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ from typing import TYPE_CHECKING, cast
 
 from aoq.config import RoundName
 from aoq.errors import UserError, require_packages
+from aoq.features.pretrained import show_bars_of_hub
 from aoq.folders import written_folder
 from aoq.manifest import NAME as MANIFEST
 from aoq.manifest import Version, read_manifest
-from aoq.progress import is_silent
 from aoq.recipes import load_recipe
 from aoq.runs.best_round import best_round
 from aoq.runs.bundle import WHAT, is_known, write_bundle
@@ -201,12 +200,10 @@ def _hub_errors(name: str, *, instead: str) -> Iterator[None]:
     `instead` is what helps if the hub cannot be reached.
     """
     from huggingface_hub import errors
-    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
     # Of httpx, which huggingface_hub brings in one version or another.
     connection_error = cast("type[Exception]", errors.HfHubHTTPError.__bases__[0])
-    shows_bars = sys.stderr.isatty() and not is_silent()
-    (enable_progress_bars if shows_bars else disable_progress_bars)()
+    show_bars_of_hub()
     try:
         yield
     except errors.HFValidationError as error:

@@ -116,7 +116,7 @@ def _note(
 ) -> None:
     """Print what was mined, and write it to the log of the run."""
     lists = result.lists
-    say(f"mined {lists.extent} in {seconds:.1f} s")
+    say(f"mined {lists.extent} in {seconds:.1f} s ({result.product.sentence})")
     for found in agreed.values():
         say(found.sentence)
     with unless_read_only(run, "that it was mined with"):
@@ -127,5 +127,6 @@ def _note(
             i2t=lists.i2t.shape,
             t2i=lists.t2i.shape,
             dropped=result.n_dropped,
+            product=asdict(result.product),
             **{f"agreement_{direction}": asdict(found) for direction, found in agreed.items()},
         )

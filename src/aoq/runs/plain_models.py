@@ -143,7 +143,10 @@ def _without_projection(tower: WholeTower) -> Any:
 
 def _tokenizer(tower: WholeTower) -> Any:
     """Return the tokenizer of a text tower, which reads texts as the run does."""
-    tokenizer, pieces = load_tokenizer(tower.name), PieceTokenizer(tower.name)
+    pieces = PieceTokenizer(tower.name)
+    # Gemma's tokenizer in lower case has a class of its own.
+    kind = "Siglip2Tokenizer" if pieces.lowers else "AutoTokenizer"
+    tokenizer = load_tokenizer(tower.name, kind=kind)
     tokenizer.model_max_length = pieces.max_length
     if pieces.padding:  # the tower reads the padding too
         names = ["input_ids"]

@@ -22,13 +22,14 @@ from torch import Tensor
 
 from aoq.data.collate import Collator
 from aoq.errors import UserError
-from aoq.manifest import BlockCheck, DamagedFileError, mapped
+from aoq.manifest import BlockCheck, DamagedFileError, mapped, versions_of
 from aoq.progress import progress_bar
 from aoq.scoring.blocks import ranges
 from aoq.scoring.encoded import (
     EncodedDataset,
     Modality,
     PackedEncoding,
+    Rows,
     encode_range,
     evaluation_mode,
     word_places,
@@ -98,6 +99,26 @@ def open_rows(
     """Open the files of the images only, or of the texts; at least one row is expected."""
     parts = [_open_piece(piece.within(folder), count=len(piece)) for piece in _pieces(kind, count)]
     return replace(join_rows(parts), device=device)
+
+
+def copy_rows(rows: Rows[Encoding], selected: Tensor, folder: Path, kind: Modality) -> None:
+    """Write some rows as the files of a data set that consists of them."""
+    for piece in _pieces(kind, len(selected)):
+        encoded = rows[selected[piece.ids]]
+        if encoded.mask is None:
+            tensors = {"vectors": encoded.vectors.cpu()}
+        else:
+            mask = encoded.mask.cpu()
+            tensors = {"vectors": encoded.vectors.cpu()[mask], "lengths": mask.sum(dim=1)}
+        with atomic_file(piece.within(folder)) as temporary:
+            save_file(tensors, temporary)
+
+
+def remove_rows(folder: Path, kind: Modality) -> None:
+    """Remove the files of the images or texts of a folder, which are kept elsewhere."""
+    for path in folder.glob(f"{kind}-*.safetensors"):
+        if versions_of(path):
+            path.unlink()
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,19 +257,19 @@ def _open_piece(path: Path, *, count: int) -> StoredRows:
     try:
         checked = CheckedFile(path)
         with safe_open(path, framework="pt") as file:
-            names, vectors = file.keys(), file.get_slice("vectors")[:]
+            names, stored = file.keys(), file.get_slice("vectors")
+            shape, dtype = tuple(stored.get_shape()), stored[:1].dtype
             lengths = file.get_tensor("lengths").clone() if "lengths" in names else None
     except FileNotFoundError:
         raise UserError(f"{path} is missing; run again: existing files are kept.") from None
     except (SafetensorError, OSError, ValueError, KeyError, DamagedFileError) as error:
         raise _unusable(path, str(error)) from None
-    found = len(vectors) if lengths is None else len(lengths)
+    found = shape[0] if lengths is None else len(lengths)
     if found != count:
         raise _unusable(path, f"it holds {found} rows; expected {count}")
-    if lengths is not None and int(lengths.sum()) != len(vectors):
-        raise _unusable(path, f"it holds {len(vectors)} words; expected {int(lengths.sum())}")
-    ends, shape = torch.tensor([len(vectors)]), tuple(vectors.shape[1:])
-    return StoredRows((path,), ends, shape, vectors.dtype, (checked,), lengths)
+    if lengths is not None and int(lengths.sum()) != shape[0]:
+        raise _unusable(path, f"it holds {shape[0]} words; expected {int(lengths.sum())}")
+    return StoredRows((path,), torch.tensor([shape[0]]), shape[1:], dtype, (checked,), lengths)
 
 
 def _layout(rows: StoredRows) -> str:

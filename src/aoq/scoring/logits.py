@@ -46,6 +46,14 @@ class Logits:
             return None
         return float(_sigmoid(self.scale * score + self.bias))
 
+    def score_of(self, probability: float) -> float:
+        """Return the score of a pair with this probability.
+
+        >>> round(Logits(scale=10.0, bias=-2.0).score_of(0.5), 3)
+        0.2
+        """
+        return float((np.log(probability / (1 - probability)) - (self.bias or 0)) / self.scale)
+
     def among(self, scores: Sequence[float]) -> list[float]:
         """Return the probabilities of some sentences for one photo.
 

@@ -69,11 +69,26 @@ class RoundEnd:
     "The figure that `select_by` names, at the best epoch."
 
 
+@dataclass(frozen=True)
+class Mining:
+    """Lists that a round has mined with its own weights."""
+
+    round: RoundName
+    epoch: int
+    "The first epoch that draws from them, from 1."
+    seconds: float
+    in_old_lists: Mapping[str, float]
+    "By direction, the share of the candidates that the lists before held too."
+
+
 class Callback:
     """Does nothing; override the methods that you need."""
 
     def on_round_start(self, start: RoundStart) -> None:
         """Take note of a round before its first step."""
+
+    def on_mining(self, mining: Mining) -> None:
+        """Take note of lists that the round has mined anew."""
 
     def on_step(self, step: StepEnd) -> None:
         """Take note of a step."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+
+from torch import Tensor
 
 from aoq.config import MIN_WORD_COUNT, ModelConfig, Recipe
 from aoq.data.checks.dataset import check_dataset
@@ -15,14 +17,14 @@ from aoq.data.dataset import PairDataset
 from aoq.data.inputs import Inputs
 from aoq.data.splits import open_dataset, splits_of
 from aoq.data.vocabulary import Vocabulary
-from aoq.distributed import default_device
+from aoq.distributed import ALONE, Processes, default_device
 from aoq.errors import UserError
 from aoq.features.tokenizers import Tokenizer
 from aoq.models import find_inputs, find_maker
 from aoq.progress import warn
 from aoq.scoring.blocks import evenly_spread
 from aoq.scoring.protocol import FitsInputs, TrainableModel
-from aoq.types import SPLITS
+from aoq.types import SPLITS, Texts
 
 _MANY_UNKNOWN = 0.1  # of the words; of Flickr8k's they are 2 %
 _FITTED = 512  # images, and texts of a tower, by which inputs are scaled
@@ -53,6 +55,16 @@ class TrainingData:
         shape = self.train.dataset.features.shape
         return int(shape[2]) if len(shape) == 3 or self.inputs.images else None
 
+    @cached_property
+    def _examples(self) -> tuple[Tensor, Texts]:
+        """Images and texts by which inputs are scaled: every model of a run reads the same."""
+        images, texts = len(self.train.dataset), self.train.dataset.n_texts
+        read = _COUNTED if self.inputs.texts is None else _FITTED
+        return (
+            self.train.regions(evenly_spread(images, _FITTED)),
+            self.train.texts(evenly_spread(texts, read)),
+        )
+
     def builder(self, config: ModelConfig) -> Callable[[], TrainableModel]:
         """Return a function that builds a model of the library for these data."""
         tokenizer: Tokenizer | None = self.vocabulary
@@ -76,19 +88,19 @@ class TrainingData:
         def build() -> TrainableModel:
             model = make().to(self.train.device)  # where what it is to read is
             if config.fits_inputs and isinstance(model, FitsInputs):
-                images, texts = len(self.train.dataset), self.train.dataset.n_texts
-                read = _COUNTED if self.inputs.texts is None else _FITTED
-                model.fit_inputs(
-                    self.train.regions(evenly_spread(images, _FITTED)),
-                    self.train.texts(evenly_spread(texts, read)),
-                )
+                model.fit_inputs(*self._examples)
             return model
 
         return build
 
 
-def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData:
-    """Check the data set, unless it is `checked`, and open what training reads."""
+def open_training_data(
+    recipe: Recipe, *, checked: bool = False, processes: Processes = ALONE
+) -> TrainingData:
+    """Check the data set, unless it is `checked`, and open what training reads.
+
+    Several processes share the work of frozen networks, if all of them call this.
+    """
     if not recipe.data:
         raise UserError("no data set is named; add --data FOLDER (see `aoq data build --help`).")
     folder, device = Path(recipe.data), default_device()
@@ -97,9 +109,9 @@ def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData
         if split not in splits:
             open_dataset(folder, split)  # says what the folder holds instead
     inputs = find_inputs(recipe.model, splits["train"].source)
-    splits = {split: inputs.view(dataset) for split, dataset in splits.items()}
+    splits = {split: inputs.view(dataset, processes=processes) for split, dataset in splits.items()}
     if inputs.texts is not None:
-        return _with_tower(splits, inputs, device=device)
+        return _with_tower(splits, inputs, device=device, processes=processes)
     usual = 1 if splits["train"].n_texts < _SMALL else MIN_WORD_COUNT
     min_count = recipe.min_word_count or usual
     captions = chain(splits["train"].captions, splits["dev"].captions)  # never those of test
@@ -118,7 +130,9 @@ def open_training_data(recipe: Recipe, *, checked: bool = False) -> TrainingData
     return TrainingData(train, dev, test, vocabulary, min_count, inputs)
 
 
-def _with_tower(splits: Mapping[str, PairDataset], inputs: Inputs, *, device: str) -> TrainingData:
+def _with_tower(
+    splits: Mapping[str, PairDataset], inputs: Inputs, *, device: str, processes: Processes
+) -> TrainingData:
     """Read the splits by a frozen text tower and its tokenizer."""
     assert inputs.texts is not None
     tokenizer = inputs.texts.load().tokenizer
@@ -126,6 +140,8 @@ def _with_tower(splits: Mapping[str, PairDataset], inputs: Inputs, *, device: st
         split: Collator(dataset, tokenizer, device=device, texts_from=inputs.texts)
         for split, dataset in splits.items()
     }
+    for collator in read.values():
+        collator.read_in_shares(processes)
     return TrainingData(read["train"], read["dev"], read.get("test"), inputs=inputs)
 
 

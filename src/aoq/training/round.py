@@ -14,14 +14,14 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
 from functools import partial
 
 import torch
 
-from aoq.config import RoundConfig, RoundName
+from aoq.config import MiningConfig, RoundConfig, RoundName
 from aoq.data.collate import Collator
 from aoq.data.dataset import ImagesOnDemand
 from aoq.distributed import ALONE, Processes
@@ -50,6 +50,7 @@ from aoq.training.logit_scale import LogitScale
 from aoq.training.optimizers import LearningRates, MakeOptimizer, add_undecayed
 from aoq.training.optimizers import make_optimizer as usual_optimizer
 from aoq.training.prefetch import prefetch
+from aoq.training.remining import Remining, describe
 from aoq.training.signals import Stop, waiting_signals
 from aoq.training.statistics import COLLAPSED, CollapseWatch, StepStatistics
 from aoq.training.step import NotFiniteError, add_gradients, make_batches, update
@@ -77,6 +78,7 @@ class Round:
         label: str,
         which: RoundName,
         feature_width: int | None,
+        mining: MiningConfig | None = None,
         make_optimizer: MakeOptimizer | None = None,
         callbacks: Sequence[Callback] = (),
         processes: Processes = ALONE,
@@ -98,6 +100,15 @@ class Round:
             raise UserError(
                 "torchrun started this program, which did not join its processes; train inside "
                 "`with aoq.distributed.join_processes() as processes`, and pass them on."
+            )
+        self.remining = None
+        if settings.remine_every is not None:
+            self.remining = Remining(
+                run,
+                settings,
+                config=mining or MiningConfig(),
+                train=train,
+                processes=processes,
             )
         self.n_steps = len(self._batches(0))
         if not self.n_steps:
@@ -299,6 +310,7 @@ class Round:
 
     def _train_epoch(self, epoch: int, stop: Stop) -> bool:
         """Take the remaining steps of an epoch; false if the round has to end before validation."""
+        self._settle_lists(epoch, stop)
         self.model.train()
         if self.settings.loss_at(epoch) != self.settings.loss_at(max(0, epoch - 1)):
             self.pace = Pace()  # other steps, another pace
@@ -338,6 +350,42 @@ class Round:
             loss={name: round(value / n_steps, 5) for name, value in sums.items()},
         )
         return True
+
+    def _settle_lists(self, epoch: int, stop: Stop) -> None:
+        """Draw from the lists of an epoch; mine them if they are to be mined and are not yet.
+
+        The state of the round is saved: a stop does not wait for the mining.
+        """
+        if self.remining is None or self.sampler is None:
+            return
+        if self.remining.is_missing(epoch):
+            if self.state.step:
+                raise UserError(
+                    f"{self.remining.file_of(epoch)} is gone, and epoch {epoch + 1} began with it; "
+                    "restore it, or start anew with --force."
+                )
+            sampler = self.remining.read(epoch - 1, self.sampler)
+            with stop.at_once(), self._validated_weights():
+                mined = self.remining.mine(self.model, epoch, sampler)
+            if self.processes.is_first:
+                say(f"{self.label}: {describe(mined)}")
+            self.log.write("mined", **asdict(mined))
+            for callback in self.callbacks:
+                callback.on_mining(mined)
+        self.sampler = self.remining.read(epoch, self.sampler)
+
+    @contextmanager
+    def _validated_weights(self) -> Iterator[None]:
+        """Put the weights that are validated into the model of every process."""
+        if self.settings.ema is None:
+            yield
+            return
+        own = {name: value.clone() for name, value in self.model.state_dict().items()}
+        with self.average.in_model() if self.average is not None else nullcontext():
+            self.collectives.share_weights(self.model)
+            yield
+        if self.average is None:
+            self.model.load_state_dict(own)
 
     def _notify_step(self, terms: dict[str, float]) -> None:
         for callback in self.callbacks:

@@ -91,6 +91,8 @@ class StepStatistics:
             self._active[name] += int(active.sum())
             self._counted[name] += active.numel()
         for name, weights in loss.weights.items():
+            if not name.endswith("_online"):
+                continue  # those of offline terms are no adaptive ones
             self._keep("weights", weights[_has_negative(name, scores, loss.masks)])
 
     def _keep(self, name: str, values: Tensor) -> None:

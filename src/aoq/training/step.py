@@ -91,9 +91,13 @@ def _read_batch(
     if loss.semantic_margin:
         likeness = collator.likeness.between(image_ids, text_ids).to(collator.device)
     roles, derived_mask = {"pairs": (image_ids[own], text_ids[own])}, None
+    i2t_matches, t2i_matches = None, None
     if drawn is not None:
         read = drawn[own]
         roles["offline"] = read.images, read.texts
+        if drawn.text_matches is not None and drawn.image_matches is not None:
+            i2t_matches = torch.from_numpy(drawn.text_matches).to(collator.device)
+            t2i_matches = torch.from_numpy(drawn.image_matches).to(collator.device)
         if loss.needs_derived_pairs:
             roles["partners"] = read.partner_images, read.partner_texts
             derived_mask = torch.from_numpy(drawn.valid).to(collator.device)
@@ -109,6 +113,8 @@ def _read_batch(
         partners=aligned.get("partners"),
         derived_mask=derived_mask,
         likeness=likeness,
+        i2t_matches=i2t_matches,
+        t2i_matches=t2i_matches,
     )
 
 
@@ -267,6 +273,13 @@ def score_batch(
         gathered = collectives.gather(torch.column_stack([matrix, *aligned.values()]), size)
         matrix = gathered[:, :size]
         aligned = dict(zip(aligned, gathered[:, size:].unbind(dim=1), strict=True))
-    offline_scores = OfflineScores(**aligned, derived_mask=batch.derived_mask) if aligned else None
+    offline_scores = None
+    if aligned:
+        offline_scores = OfflineScores(
+            **aligned,
+            derived_mask=batch.derived_mask,
+            i2t_matches=batch.i2t_matches,
+            t2i_matches=batch.t2i_matches,
+        )
     likeness = batch.likeness
     return BatchScores(matrix, batch.negatives, offline_scores, likeness=likeness), pairs.images

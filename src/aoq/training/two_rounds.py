@@ -169,6 +169,7 @@ def train_round(
             label=label or f"round {which} ({settings.loss.name})",
             which=which,
             feature_width=data.feature_width,
+            mining=recipe.mining,
             make_optimizer=make_optimizer,
             callbacks=callbacks,
             processes=processes,
@@ -240,7 +241,10 @@ def _make_sampler(
         )
     lists = CandidateLists.load(candidates).require_fit(data.train.dataset, source=candidates)
     positives = data.train.dataset.positives
-    return OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
+    sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
+    if settings.loss.reads_matches:
+        sampler.require_matches("loss.weigh_matches")
+    return sampler
 
 
 @dataclass(frozen=True)
@@ -350,7 +354,7 @@ def run_recipe(
     if make_model is not None:
         recipe = replace(recipe, model=replace(recipe.model, name="own"))
     recipe = recipe.resolved()
-    data = data or open_training_data(recipe)
+    data = data or open_training_data(recipe, processes=processes)
     recipe = data.settle(recipe)
     builder = make_model or data.builder(recipe.model)
     # Refuse what can be refused before anything is removed.

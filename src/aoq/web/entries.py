@@ -19,6 +19,7 @@ class IndexEntries:
 
     def __init__(self, index: Index, *, run_name: str) -> None:
         self.images, self.texts = index.images, index.texts
+        self._index = index
         self.by_kind: dict[EntryKind, Sequence[ImageEntry | TextEntry]] = {
             "image": index.images,
             "text": index.texts,
@@ -74,7 +75,9 @@ class IndexEntries:
             partners = [self.view("text", text) for text in self.images[number].texts]
         else:
             partners = [self.view("image", image) for image in self.texts[number].images]
-        return OneEntryAnswer(entry=self.view(kind, number), partners=partners)
+        known = self._index.metadata.row(number) if kind == "image" else {}
+        columns = {name: value for name, value in known.items() if value not in (None, "")}
+        return OneEntryAnswer(entry=self.view(kind, number), partners=partners, columns=columns)
 
     def view(self, kind: EntryKind, number: int) -> EntryAnswer:
         """Return one entry as the API shows it."""

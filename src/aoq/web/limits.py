@@ -2,7 +2,7 @@
 
 A public server has to stay small whatever it receives: too large uploads are rejected while they
 arrive, time is measured, and requests beyond the workers wait in a short queue or get status 429.
-Limits are not per visitor: one visitor can take all places, and a proxy has to share them out.
+These limits are not per visitor; the rate of `aoq.web.access` is.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ NUMBER = 2**31 - 1  # no index is larger
 FORM_BYTES = 16_384  # boundaries, headers and the file name around a picture
 _BASE_BYTES = 512 * 2**20  # address space of Python, NumPy and Pillow
 THUMBNAIL, FULL = 320, 1280  # pixels of the longer side of a picture
+ORIGINAL_PIXELS = 50_000_000  # of a picture that is sent in its own size
+TERMS = 8  # texts, photos or excluded words of a query
+FILTER_CHARACTERS = 1000
+VALUES = 200  # of a column that are listed
+JSON_BYTES = 65_536  # of the body of a request
 _FLAGS = {  # of `aoq serve`
     "upload_bytes": "--max-upload",
     "pixels": "--max-pixels",
     "working": "--workers",
     "waiting": "--waiting",
     "seconds": "--timeout",
+    "grace_seconds": "--grace",
 }
 
 
@@ -55,6 +61,8 @@ class Limits:
     "Time for the head of a request to arrive, and between two requests of a connection."
     answer_seconds: float = 30.0
     "Time for a visitor to read an answer."
+    grace_seconds: float = 5.0
+    "Time for running requests to end when the server is stopped."
     kept_picture_bytes: int = 64_000_000
     "Memory for cached thumbnails."
     kept_upload_bytes: int = 64_000_000

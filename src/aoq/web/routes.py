@@ -15,10 +15,12 @@ from aoq.features.pictures import FORMATS
 from aoq.retrieval.encoder import ReadPicture
 from aoq.types import EntryKind
 from aoq.web import history
+from aoq.web.bodies import json_body, read_json
 from aoq.web.limits import DEPTH, FULL, NUMBER, QUERY_CHARACTERS, THUMBNAIL, TOP
 from aoq.web.run_api import RunApi
 from aoq.web.schemas import (
     AttentionAnswer,
+    ColumnsAnswer,
     CurvesAnswer,
     EntriesAnswer,
     EntryQuery,
@@ -29,8 +31,11 @@ from aoq.web.schemas import (
     OneEntryAnswer,
     ResultsAnswer,
     ScoreAnswer,
+    SearchAnswer,
+    SearchRequest,
     Status,
     TextsAnswer,
+    UploadAnswer,
 )
 from aoq.web.service import Service
 from aoq.web.uploads import FIELD
@@ -81,9 +86,10 @@ async def find_pair(
 
 Pair = Annotated[tuple[ReadPicture | int, str | int], Depends(find_pair)]
 
-_SIDES = {"thumb": THUMBNAIL, "full": FULL}
+_SIDES = {"thumb": THUMBNAIL, "full": FULL, "original": None}
 _FAILURES = {
     400: "The request cannot be understood.",
+    401: "The server wants a token.",
     403: "A page of another site sent the request.",
     404: "There is no such run, image or text.",
     409: "The run or its index lacks what is needed; the sentence says what.",
@@ -92,9 +98,10 @@ _FAILURES = {
     503: "The request took too long, or the index was made again.",
 }
 _UPLOAD_FAILURES = {
-    408: "The upload took too long.",
-    413: "The upload is too large.",
+    408: "The request took too long to arrive.",
+    413: "The request is too large.",
 }
+_BODY_FAILURES = _UPLOAD_FAILURES | {415: "The request is not JSON."}
 _FORM = {
     "requestBody": {
         "required": True,
@@ -183,6 +190,37 @@ async def texts_for_upload(
         return await service.workers.run(answer, file)
 
 
+@router.post(
+    "/runs/{run}/search",
+    tags=["search"],
+    responses=_failures(_BODY_FAILURES),
+    openapi_extra=json_body(SearchRequest),
+)
+async def search(run: Run, service: Shared, request: Request) -> SearchAnswer:
+    """Find images or texts for several texts and photos at once, within filters and bounds."""
+    asked = await read_json(request, SearchRequest, seconds=service.limits.upload_seconds)
+    like = [service.uploads.find(each) if isinstance(each, str) else each for each in asked.like]
+    return await service.workers.run(run.search, asked, like)
+
+
+@router.post(
+    "/runs/{run}/uploads",
+    tags=["search"],
+    responses=_failures(_UPLOAD_FAILURES),
+    openapi_extra=_FORM,
+)
+async def upload(run: Run, service: Shared, request: Request) -> UploadAnswer:
+    """Read a picture that is sent as a form with one file, to ask about it by its name."""
+    run.require_uploads()
+
+    def answer(file: BinaryIO) -> UploadAnswer:
+        token, _ = service.uploads.read(file.read(), run.matcher.encoder)
+        return UploadAnswer(upload=token)
+
+    async with service.uploads.receive(request) as file:
+        return await service.workers.run(answer, file)
+
+
 @router.get("/runs/{run}/score", tags=["search"])
 async def score(run: Run, service: Shared, pair: Pair) -> ScoreAnswer:
     """Score how well two fit: give an image or an upload, and a text or its number."""
@@ -223,6 +261,12 @@ async def entries(
     return await service.workers.run(run.entries.page, wanted)
 
 
+@router.get("/runs/{run}/columns", tags=["index"])
+async def columns(run: Run, service: Shared) -> ColumnsAnswer:
+    """List what is known of the images, by which a search can be filtered."""
+    return await service.workers.run(run.columns)
+
+
 @router.get("/runs/{run}/entries/{kind}/{number}", tags=["index"])
 async def entry(run: Run, service: Shared, kind: EntryKind, number: Number) -> OneEntryAnswer:
     """Show an image or a text of the index, and what belongs to it."""
@@ -239,7 +283,7 @@ async def picture(
     run: Run,
     service: Shared,
     number: Number,
-    size: Literal["thumb", "full"] = "thumb",
+    size: Literal["thumb", "full", "original"] = "thumb",
     index: Annotated[
         str | None,
         Query(max_length=64, description="Hash of the index that the number belongs to."),

@@ -6,24 +6,35 @@ Methods compute and read files: routes call them on the worker pool.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 
 from starlette.exceptions import HTTPException
 
 from aoq.errors import UserError
 from aoq.progress import warn
+from aoq.retrieval.calibration import Calibration
 from aoq.retrieval.encoder import ReadPicture, ReadText
+from aoq.retrieval.index import Index
 from aoq.retrieval.matcher import Matcher
+from aoq.retrieval.queries import Query
 from aoq.runs.summary import RunSummary
 from aoq.types import EntryKind
+from aoq.web.columns import describe_columns
 from aoq.web.entries import IndexEntries
 from aoq.web.errors import as_sentence
 from aoq.web.mined_negatives import MinedNegatives
 from aoq.web.schemas import (
     AttentionAnswer,
+    CalibrationAnswer,
+    ColumnsAnswer,
     ImagesAnswer,
     NegativesAnswer,
     RunAnswer,
     ScoreAnswer,
+    SearchAnswer,
+    SearchRequest,
     TeacherAnswer,
     TextQuery,
     TextsAnswer,
@@ -69,8 +80,12 @@ class RunApi:
         reason = self._negatives if isinstance(self._negatives, str) else None
         return RunAnswer(
             name=self.name,
-            label=_label(summary),
+            label=f"{collection_name(matcher.index)} · {_model_label(summary)}",
             model=matcher.model_name,
+            has_words=matcher.captions is not None,
+            calibrations={
+                name: _calibration_answer(each) for name, each in matcher.calibrations.items()
+            },
             images=len(entries.images),
             texts=len(entries.texts),
             index=entries.index_hash,
@@ -99,7 +114,7 @@ class RunApi:
         if proposer is None or record is None:
             return None
         return TeacherAnswer(
-            label=_label(RunSummary.read(proposer.run)),
+            label=_model_label(RunSummary.read(proposer.run)),
             proposals=record.proposals,
             recall={direction: dict(shares) for direction, shares in record.recall.items()},
             recall_split=record.recall_split,
@@ -132,6 +147,35 @@ class RunApi:
             upload=upload,
         )
 
+    def search(self, asked: SearchRequest, like: Sequence[ReadPicture | int]) -> SearchAnswer:
+        """Answer a query, in which uploads were found by their names."""
+        self.entries.require_any("image" if asked.find == "images" else "text")
+        for image in like:
+            self._require_image(image)
+        for text in asked.texts:
+            self._words_of(text)
+        query = Query(images=like, **asked.model_dump(exclude={"like"}))
+        started = time.perf_counter()
+        answer = self.matcher.find(query)
+        calibration = answer.calibration
+        return SearchAnswer(
+            hits=self.entries.hits(answer.hits),
+            unknown_words=list(answer.unknown_words),
+            exact=answer.exact,
+            ranked_by=answer.ranked_by,
+            calibration=None if calibration is None else _calibration_answer(calibration),
+            bar=answer.bar,
+            nothing_fits=answer.nothing_fits,
+            seconds=time.perf_counter() - started,
+        )
+
+    def columns(self) -> ColumnsAnswer:
+        return self._columns
+
+    @cached_property
+    def _columns(self) -> ColumnsAnswer:
+        return describe_columns(self.matcher.index.metadata)
+
     def score(self, image: ReadPicture | int, text: str | int) -> ScoreAnswer:
         self._require_image(image)
         read = ReadText.of(self._words_of(text), self.matcher.encoder.tokenizer)
@@ -163,7 +207,7 @@ class RunApi:
         self.entries.require(kind, number)
         return self._negatives.of(kind, number, depth=depth)
 
-    def picture(self, number: int, *, side: int, index: str | None) -> bytes:
+    def picture(self, number: int, *, side: int | None, index: str | None) -> bytes:
         """Return a JPEG; raise 404 if `index` names another index than that of the number."""
         if index is not None:
             self.entries.require_same_index(number, index)
@@ -212,16 +256,31 @@ def prepare_uploads(matcher: Matcher, *, threads: int) -> str | None:
     return None
 
 
-def _label(run: RunSummary) -> str:
-    return run.pretrained or _paper_name(run.recipe.model.name, run.settings.loss.name)
+def collection_name(index: Index) -> str:
+    """Name what is searched: the folder of the data set, or of the photos."""
+    if index.manifest.data is not None:
+        return Path(index.manifest.data).name
+    for image in index.images:
+        if image.picture is not None:
+            below = len(PurePosixPath(image.id).parts)
+            return image.picture.parents[below - 1].name
+    return index.folder.name
 
 
-def _paper_name(model: str, loss: str) -> str:
-    """Return the name that the paper's tables use.
+def _model_label(run: RunSummary) -> str:
+    """Name a model for people.
 
-    >>> _paper_name("vsrn", "online"), _paper_name("bfan", "adap_off_quin")
-    ('VSRN', 'BFAN + AdapOffQuin')
+    A pretrained one has the name that it was imported by, without its owner.
     """
-    name = "".join(part.capitalize() for part in loss.split("_"))
-    model = "Towers" if model == "towers" else model.upper()
-    return model if loss == "online" else f"{model} + {name}"
+    name = run.recipe.model.name
+    if run.pretrained:
+        return PurePosixPath(run.pretrained).name
+    return {"towers": "Towers", "own": "own model"}.get(name, name.upper())
+
+
+def _calibration_answer(calibration: Calibration) -> CalibrationAnswer:
+    return CalibrationAnswer(
+        split=calibration.split,
+        queries=calibration.queries,
+        best_precision=calibration.best_precision,
+    )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
+from aoq.retrieval.hits import RankedBy
+from aoq.retrieval.queries import Words
+from aoq.scoring.encoded import Modality
 from aoq.types import EntryKind
-from aoq.web.limits import NUMBER, PAGE, QUERY_CHARACTERS
+from aoq.web.limits import FILTER_CHARACTERS, NUMBER, PAGE, QUERY_CHARACTERS, TERMS, TOP
 
+ColumnKind = Literal["text", "number", "date"]
 Figures = dict[str, float]
 
 
@@ -39,12 +45,24 @@ class TeacherAnswer(BaseModel):
     )
 
 
+class CalibrationAnswer(BaseModel):
+    """Where probabilities come from."""
+
+    split: str = Field(description="Split whose queries, with known answers, were tried.")
+    queries: int
+    best_precision: float = Field(description="No threshold makes more of the hits right.")
+
+
 class RunAnswer(BaseModel):
     """A run that is served."""
 
     name: str = Field(description="Name in addresses.")
-    label: str = Field(description="Name for people.")
+    label: str = Field(description="Name for people: what is searched, and the model.")
     model: str
+    has_words: bool = Field(description="Whether captions can be searched for words.")
+    calibrations: dict[str, CalibrationAnswer] = Field(
+        description="By what ranks the hits: model, words or merged, and texts; empty if unknown."
+    )
     images: int
     texts: int
     index: str = Field(
@@ -84,7 +102,16 @@ class HitAnswer(BaseModel):
     picture_gone: bool = Field(description="Whether the picture has gone since it was indexed.")
     correct: bool | None = Field(description="Known if the query is an entry of the index.")
     probability: float | None = Field(
-        description="That both belong together, if the model is a SigLIP that was imported."
+        description="That it is right, if the index is calibrated or the model an imported SigLIP."
+    )
+    model_score: float | None = Field(
+        default=None, description="Score of the model, if captions were searched too."
+    )
+    words_score: float | None = Field(
+        default=None, description="Score of the words of its captions, if they were searched."
+    )
+    duplicates: list[int] = Field(
+        default=[], description="Numbers of the near-duplicates that the hit stands for."
     )
 
 
@@ -116,6 +143,97 @@ class TextsAnswer(BaseModel):
     upload: str | None = Field(
         description="Name under which an upload's regions are cached for a while."
     )
+
+
+Sentence = Annotated[str, Field(min_length=1, max_length=QUERY_CHARACTERS)]
+Number = Annotated[int, Field(ge=0, le=NUMBER)]
+UploadName = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class SearchRequest(BaseModel):
+    """A query: at least one text or photo."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    texts: list[Sentence | Number] = Field(
+        default=[], max_length=TERMS, description="Sentences, or numbers of texts of the index."
+    )
+    like: list[Number | UploadName] = Field(
+        default=[],
+        max_length=TERMS,
+        description="Photos that the hits should be like: numbers of images, or names of uploads.",
+    )
+    without: list[Sentence] = Field(
+        default=[], max_length=TERMS, description="Words for what should not be there."
+    )
+    weights: list[Annotated[float, Field(gt=0, le=1000)]] = Field(
+        default=[], max_length=2 * TERMS, description="One per text, then one per photo."
+    )
+    find: Modality = "images"
+    where: str | None = Field(
+        default=None,
+        max_length=FILTER_CHARACTERS,
+        description="Which photos may be found, or the texts of these: a filter on columns.",
+    )
+    top: int = Field(default=12, ge=1, le=TOP, description="Number of hits.")
+    min_score: float | None = Field(default=None, description="Lowest score of a hit.")
+    min_precision: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Share of hits that should be right, as far as calibration knows.",
+    )
+    words: Words = Field(
+        default="auto", description="Whether captions are searched: if there are any, only, or off."
+    )
+    collapse: bool = Field(default=False, description="Show near-duplicates as one hit.")
+
+
+class SearchAnswer(BaseModel):
+    """The hits of a query, best first."""
+
+    hits: list[HitAnswer]
+    unknown_words: list[str] = Field(
+        description="Words of the query that the model does not know and treats all alike."
+    )
+    exact: bool
+    ranked_by: RankedBy
+    calibration: CalibrationAnswer | None = Field(
+        description="Where probabilities come from; null if the model states them, or there are "
+        "none."
+    )
+    bar: float | None = Field(description="Lowest score of a hit, if there was one.")
+    nothing_fits: bool = Field(description="Whether everything found is below the bar.")
+    seconds: float
+
+
+class UploadAnswer(BaseModel):
+    """An upload that was read."""
+
+    upload: str = Field(description="Name under which its regions are cached for a while.")
+
+
+class ColumnValue(BaseModel):
+    """A value of a column, and the number of images that have it."""
+
+    value: str | int | float
+    count: int
+
+
+class ColumnAnswer(BaseModel):
+    """What is known of images under one name, which filters use."""
+
+    name: str
+    kind: ColumnKind
+    least: str | int | float
+    most: str | int | float
+    values: list[ColumnValue] | None = Field(description="All of them, unless there are many.")
+
+
+class ColumnsAnswer(BaseModel):
+    """The columns of an index that are not empty."""
+
+    columns: list[ColumnAnswer]
 
 
 class Word(BaseModel):
@@ -209,6 +327,9 @@ class OneEntryAnswer(BaseModel):
 
     entry: EntryAnswer
     partners: list[EntryAnswer]
+    columns: dict[str, str | int | float] = Field(
+        description="What else is known of an image: its folder, date, size and more."
+    )
 
 
 class NegativesAnswer(BaseModel):

@@ -2,16 +2,17 @@
 
 uvicorn bounds the number of connections and the size of a request's head. It has no limit for the
 time that a client takes to send a head or to read a response; `DeadlineProtocol` adds it. Ctrl-C
-and SIGTERM leave running requests a moment to end.
+and SIGTERM leave running requests some seconds to end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from threading import Thread
@@ -27,8 +28,9 @@ from aoq.web.limits import Limits
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-_GRACE = 2  # seconds for running requests when the server is stopped
 _BACKLOG = 512
+ANY = ("0.0.0.0", "::")
+LOOPBACK = ("127.0.0.1", "::1")
 
 
 class DeadlineProtocol(H11Protocol):
@@ -101,13 +103,31 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def address_for_visitors(listener: socket.socket) -> str:
+    """Return an address that others can open: of a socket at all addresses, the machine's name."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{socket.gethostname()}:{port}" if host in ANY else address_of(listener)
+
+
+def own_address(listener: socket.socket) -> str:
+    """Return an address that this machine can open, by number, whatever names are allowed."""
+    host, port = listener.getsockname()[:2]
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host)
+    return address_of(listener) if loopback is None else f"http://{loopback}:{port}"
+
+
 def is_loopback(listener: socket.socket) -> bool:
     """Return whether only this machine can reach a socket."""
     return ip_address(listener.getsockname()[0]).is_loopback
 
 
-def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
-    """Make a server that logs nothing; the application logs its own errors."""
+def make_server(
+    app: FastAPI, limits: Limits, *, proxies: Sequence[str] = LOOPBACK
+) -> uvicorn.Server:
+    """Make a server that logs nothing; the application logs its own requests and errors.
+
+    Requests from `proxies`, which are addresses or networks, come from whom X-Forwarded-For names.
+    """
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # warns of damaged forms
 
     class Protocol(DeadlineProtocol):
@@ -125,7 +145,8 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
         backlog=_BACKLOG,
         limit_concurrency=limits.connections + 1,  # uvicorn rejects at the limit, not beyond it
         timeout_keep_alive=round(limits.head_seconds),
-        timeout_graceful_shutdown=_GRACE,
+        timeout_graceful_shutdown=math.ceil(limits.grace_seconds),
+        forwarded_allow_ips=list(proxies),
     )
     return uvicorn.Server(config)
 

@@ -27,9 +27,11 @@ class Service:
     uploads: Uploads
 
     @classmethod
-    def of(cls, matchers: Sequence[Matcher], limits: Limits) -> Service:
+    def of(
+        cls, matchers: Sequence[Matcher], limits: Limits, *, names: Sequence[str] | None = None
+    ) -> Service:
         make_thumbnail = caching_maker(limits.kept_picture_bytes)
-        names = address_names([matcher.name for matcher in matchers])
+        names = address_names(names or [matcher.name for matcher in matchers])
         runs = [
             RunApi(
                 name,
@@ -56,11 +58,11 @@ class Service:
         self.uploads.decoders.close()
 
     def describe(self) -> list[RunAnswer]:
-        """Describe all runs; labels that several runs share get the run's name as a prefix."""
+        """Describe all runs; the name of a run is added to a label that several share."""
         runs = [run.describe() for run in self.runs]
         times = Counter(run.label for run in runs)
         return [
-            run.model_copy(update={"label": f"{run.name}: {run.label}"})
+            run.model_copy(update={"label": f"{run.label} ({run.name})"})
             if times[run.label] > 1
             else run
             for run in runs

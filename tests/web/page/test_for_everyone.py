@@ -55,7 +55,8 @@ def every_view(image: int, text: int) -> list[tuple[str, int, dict[str, object]]
         ("compare", VSRN, {}),
         ("compare", VSRN, {"text_number": text}),
         ("compare", VSRN, {"image": image}),
-        ("photo", BFAN, {}),
+        ("photos", BFAN, {"text": "a bird", "without": "a bear", "like": image}),
+        ("attention", BFAN, {}),
         ("photo", BFAN, {"image": image}),
         ("photo", VSRN, {"image": image}),
         ("negatives", BFAN, {"kind": "image", "number": 0}),
@@ -72,9 +73,9 @@ def test_the_keyboard_alone_is_enough(visit, caption):
     press("Enter")
     press("Tab")
     expect(page.get_by_label("Sentence")).to_be_focused()
-    press("Tab")
-    press("Tab")
-    expect(page.locator(".card a").first).to_be_focused()
+    for stop in ("#refine-toggle", "form .strong", "#select-all", ".card a"):
+        press("Tab")
+        expect(page.locator(stop).first).to_be_focused()
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     press("ArrowRight")
     expect(page.locator(".card a").nth(1)).to_be_focused()

@@ -10,7 +10,7 @@ from PIL import Image
 from playwright import sync_api
 from playwright.sync_api import expect
 
-from tests.web.page.visit import BFAN, VSRN, Visit, change_status, said, scores_of, to_three_digits
+from tests.web.page.visit import BFAN, VSRN, Visit, change_status, marks_of, said, shown_marks
 
 
 @pytest.mark.parametrize("kind", ["image", "text"])
@@ -20,7 +20,7 @@ def test_mined_negatives_have_the_scores_of_the_lists(visit, ask, kind):
     visit.settled()
     number = int(re.search(r"number=(\d+)", page.url)[1])
     answer = ask(f"negatives/{kind}/{number}", depth=12)
-    assert scores_of(page) == to_three_digits(answer["candidates"])
+    assert marks_of(page) == shown_marks(answer["candidates"])
     for entry in answer["positives"]:
         own = page.locator("main").get_by_role("link").filter(has_text=entry["text"])
         expect(own).not_to_have_count(0)
@@ -176,6 +176,7 @@ def test_a_run_that_is_still_training_is_asked_again(visit):
     expect(rsums).to_have_text(["101.0", "202.0"])
     page.get_by_role("link", name="Photos").click()
     visit.settled()
+    page.get_by_role("link", name="Research", exact=True).click()
     page.get_by_role("link", name="Run", exact=True).click()
     expect(rsums).to_have_text(["102.0", "203.0"])
     assert asked.count("curves") == 2
@@ -185,8 +186,8 @@ def test_a_run_with_a_teacher_says_how_much_is_found(uneven, proposing):
     client, _ = proposing
     teacher = client.get("/api/status").json()["runs"][1]["teacher"]
     page = uneven.open("run")
-    expect(page.locator(".proposing")).to_contain_text("VSRN + AdapOffQuin proposes 3 for every")
+    expect(page.locator(".proposing")).to_contain_text("VSRN proposes 3 for every")
     share = f"{100 * teacher['recall']['t2i']['r10']:.1f} % of the first ten photos"
     expect(page.locator(".proposing")).to_contain_text(share)
     page = uneven.open("photos", text="a red bird")
-    expect(page.locator(".summary")).to_contain_text("proposed by VSRN + AdapOffQuin")
+    expect(page.locator(".summary")).to_contain_text("proposed by VSRN")

@@ -10,15 +10,23 @@ from playwright import sync_api
 from playwright.sync_api import expect
 
 from tests.web.conftest import picture_bytes
-from tests.web.page.visit import BFAN, VSRN, change_status, said, scores_of, to_three_digits
+from tests.web.page.visit import (
+    BFAN,
+    SEARCHES,
+    VSRN,
+    change_status,
+    marks_of,
+    said,
+    shown_marks,
+)
 
 
-def test_a_sentence_finds_photos_with_their_scores(visit, ask):
+def test_a_sentence_finds_photos_with_how_likely_they_are_right(visit, find):
     page = visit.open("photos")
     page.get_by_label("Sentence").fill("a red bird")
     page.get_by_role("button", name="Find").click()
     expect(page.locator(".grid .card a")).to_have_count(12)
-    assert scores_of(page) == to_three_digits(ask("images", text="a red bird")["hits"])
+    assert marks_of(page) == shown_marks(find(texts=["a red bird"])["hits"])
     assert "text=a+red+bird" in page.url
     expect(page.locator("#announcer")).to_contain_text("Best 12 of 80 photos")
     page.get_by_role("button", name="Show more").click()
@@ -32,15 +40,16 @@ def test_a_sentence_finds_photos_with_their_scores(visit, ask):
 def test_no_more_is_drawn_than_can_be_found(visit, view, query):
     page = visit.page
     answers: list[sync_api.Route] = []
-    page.route(re.compile(r"/(images|texts)\?"), lambda route: answers.append(route))
-    with page.expect_request(re.compile(r"/(images|texts)\?")):
+    page.route(SEARCHES, lambda route: answers.append(route))
+    with page.expect_request(SEARCHES):
         page.goto(f"{visit.server}/#/{view}?{urlencode({**query, 'top': 10_000})}")
     expect(page.locator("section .waiting")).to_have_count(100)
     while not answers:
         page.wait_for_timeout(20)
     answers[0].continue_()
     visit.settled()
-    assert "top=100" in answers[0].request.url
+    asked = answers[0].request
+    assert "top=100" in asked.url or asked.post_data_json["top"] == 100
 
 
 def test_unknown_words_are_named(visit):
@@ -74,7 +83,7 @@ def test_what_passes_can_be_tried_again(visit, status):
     visit.expected.add(status)
     page = visit.page
     busy = {"error": "The server is busy."}
-    page.route("**/images?*", lambda route: route.fulfill(status=status, json=busy))
+    page.route(SEARCHES, lambda route: route.fulfill(status=status, json=busy))
     visit.open("photos", text="a bird")
     page.unroute_all()
     page.get_by_role("button", name="Try again").click()
@@ -89,16 +98,17 @@ def test_an_example_is_a_link_and_the_way_back_leads_to_it(visit):
     expect(page.locator(".grid .card a")).to_have_count(12)
     expect(page.get_by_label("Sentence")).to_have_value(sentence)
     page.locator(".card a").nth(2).click()
-    expect(page.get_by_role("heading", name="Attention")).to_be_focused()
+    expect(page.get_by_role("heading", level=1)).to_be_focused()
+    expect(page.locator("h1")).to_have_text(re.compile(r"\.png$"))
     page.go_back()
     expect(page.locator(".card a").nth(2)).to_be_focused()
     page.go_back()
     expect(page.locator(".example").first).to_have_text(sentence)
 
 
-def test_the_correct_photo_is_ticked(visit, caption, ask):
+def test_the_correct_photo_is_ticked(visit, caption, find):
     page = visit.open("photos", text_number=caption["number"])
-    hits = ask("images", text_number=caption["number"])["hits"]
+    hits = find(texts=[caption["number"]])["hits"]
     right = [place for place, hit in enumerate(hits) if hit["correct"]]
     cards = page.locator(".grid .card")
     expect(cards).to_have_count(len(hits))
@@ -113,12 +123,12 @@ def test_correct_sentences_are_ticked(visit, known_image, ask):
     expect(page.locator(".rows .correct").first).to_contain_text(right[0])
 
 
-def test_an_address_of_other_data_is_searched_by_its_sentence(visit, ask):
+def test_an_address_of_other_data_is_searched_by_its_sentence(visit, find):
     """A number that means another sentence, or none, does not replace what the address says."""
     visit.expected.add(404)
     for number in (0, 999_999):
         page = visit.open("photos", text_number=number, text="a red bird")
-        assert scores_of(page) == to_three_digits(ask("images", text="a red bird")["hits"])
+        assert marks_of(page) == shown_marks(find(texts=["a red bird"])["hits"])
         expect(page.locator(".tick")).to_have_count(0)
 
 
@@ -233,12 +243,13 @@ def test_the_choice_is_what_was_asked_for_last(visit):
 def test_an_answer_that_comes_after_the_view_was_left_changes_nothing(visit, caption):
     page = visit.open("compare", VSRN)
     held: list[sync_api.Route] = []
-    page.route("**/images?*", lambda route: held.append(route))
-    page.evaluate(f"location.hash = '#/photos?text_number={caption['number']}'")
+    page.route(SEARCHES, lambda route: held.append(route))
+    with page.expect_request(SEARCHES):
+        page.evaluate(f"location.hash = '#/photos?text_number={caption['number']}'")
     expect(page.locator(".summary")).to_have_text("Searching…")
     page.go_back()
     expect(page.get_by_role("heading", level=1)).to_have_text("Compare")
-    with page.expect_response("**/images?*"):
+    with page.expect_response(SEARCHES):
         held[0].continue_()
     page.wait_for_timeout(100)
     expect(page.get_by_label("Sentence")).to_have_value("")
@@ -261,14 +272,14 @@ def test_a_run_that_is_not_served_is_named_and_others_are_offered(visit, view, n
     page.goto(f"{visit.server}/#/{view}?{name}=gone&text=a+red+bird")
     expect(page.get_by_role("heading", level=1)).to_have_text("No run is called gone")
     expect(page.locator(".card")).to_have_count(0)
-    page.locator("main").get_by_role("link", name="BFAN").click()
+    page.locator("main").get_by_role("link", name="scenes · BFAN").click()
     expect(page.locator(".card a").first).to_be_visible()
     expect(page.get_by_label("Sentence")).to_have_value("a red bird")
 
 
 def test_no_upload_is_offered_where_none_can_be_read(visit):
     change_status(visit.page, lambda status: status["runs"][BFAN].update(reads_pictures=False))
-    page = visit.open("photo")
+    page = visit.open("attention")
     expect(page.get_by_role("link", name="Upload one")).to_have_count(0)
     page = visit.open("sentences")
     expect(page.locator("#picture")).to_have_count(0)
@@ -287,7 +298,7 @@ def test_a_busy_server_is_asked_once_more(visit):
         body = {"error": "Too many at once."}
         return route.fulfill(status=429, headers={"Retry-After": "1"}, json=body)
 
-    visit.page.route("**/images?*", answer)
+    visit.page.route(SEARCHES, answer)
     page = visit.page
     page.goto(f"{visit.server}/#/photos?text=a+bird")
     expect(page.get_by_role("status")).to_contain_text("asking again in 1 s")

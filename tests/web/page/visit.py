@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
-import pytest
 from playwright import sync_api
 from playwright.sync_api import expect
 
 VSRN, BFAN = 0, 1  # places in the list of runs
+SEARCHES = re.compile(r"/search$|/(images|texts)\?")  # requests
 
 
 @dataclass
@@ -77,12 +79,23 @@ def said(sentence: str) -> str:
     return sentence.replace("`", "")
 
 
-def scores_of(page: sync_api.Page) -> list[float]:
-    return [float(text.split()[-1]) for text in page.locator(".score .number").all_inner_texts()]
+def marks_of(page: sync_api.Page) -> list[str]:
+    """What stands beside each hit: how likely it is right, or its score."""
+    texts = page.locator(".score .number").all_inner_texts()
+    return [re.sub(r"^(score|likely right:)\s*", "", text).strip() for text in texts]
 
 
-def to_three_digits(entries: list[dict]) -> object:
-    return pytest.approx([entry["score"] for entry in entries], abs=6e-4)
+def shown_marks(hits: list[dict]) -> list[str]:
+    """As the page writes them."""
+    return [_mark(hit.get("probability"), hit["score"]) for hit in hits]
+
+
+def _mark(probability: float | None, score: float) -> str:
+    if probability is None:
+        return f"{score:.3f}"
+    if 0 < probability < 0.01:
+        return "< 1 %"
+    return f"{min(99, math.floor(100 * probability + 0.5))} %"
 
 
 def change_status(page: sync_api.Page, change: Callable[[dict], None]) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from aoq.parsing import (
     wrong_fields,
 )
 
+_OWN_COLUMNS = ("image", "caption", "split")
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -42,6 +44,8 @@ class Entry:
     split: str | None = None
     image_id: str | None = None
     caption_id: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    "What else a table or JSON lines say of it, by the name of the column."
 
 
 def read_entries(path: Path, *, pictures: Path, problems: list[str]) -> Iterator[Entry]:
@@ -236,7 +240,9 @@ def _entry_from_fields(place: str, fields: dict[str, Any], problems: list[str]) 
         problems += wrong
         return None
     image, caption = normal_name(fields["image"]), normal_caption(fields["caption"])
-    return Entry(place, image, caption, split=(fields.get("split") or "").strip() or None)
+    split = (fields.get("split") or "").strip() or None
+    others = {name: value for name, value in fields.items() if name not in _OWN_COLUMNS}
+    return Entry(place, image, caption, split=split, columns=others)
 
 
 def _read_header(place: str, row: Sequence[str]) -> list[str]:

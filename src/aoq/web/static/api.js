@@ -25,6 +25,9 @@ export class ApiError extends Error {
 /** Called with the seconds to wait where the server is busy, and with 0 when the wait is over. */
 export const busy = { tell: () => {} };
 
+/** Called where the server wants a token that it has not got. */
+export const refused = { tell: () => {} };
+
 /** Ask for an answer of a run, e.g. `ofRun("vsrn", "images", {text: "a dog"})`. */
 export function ofRun(run, path, parameters = {}) {
   return get(`/api/runs/${encodeURIComponent(run)}/${path}`, parameters);
@@ -35,21 +38,37 @@ export function get(path, parameters = {}) {
     ([, value]) => value !== null && value !== undefined,
   );
   const address = given.length ? `${path}?${new URLSearchParams(given)}` : path;
-  if (!kept.has(address)) {
-    const answer = request(address);
-    const forget = () => kept.delete(address);
-    kept.set(address, answer);
-    answer.then(() => CHANGING.test(path) && forget(), forget);
-    if (kept.size > KEPT_ANSWERS) kept.delete(kept.keys().next().value);
-  }
-  return kept.get(address);
+  return remembered(address, () => request(address), { changes: CHANGING.test(path) });
 }
 
-/** Send a picture to a run and get its sentences. */
-export function postPicture(run, file, top) {
+/** Ask for what a query finds in a run. */
+export function search(run, query) {
+  const path = `/api/runs/${encodeURIComponent(run)}/search`;
+  return remembered(`${path} ${JSON.stringify(query)}`, () => post(path, query));
+}
+
+/** Send something to the server; its answer may be empty. */
+export function post(path, content) {
+  const headers = { "Content-Type": "application/json" };
+  return request(path, { method: "POST", headers, body: JSON.stringify(content) });
+}
+
+/** Send a picture to a run: for its sentences ("texts"), or to ask about it ("uploads"). */
+export function postPicture(run, file, path) {
   const body = new FormData();
   body.append("picture", file, file.name || "picture");
-  return request(`/api/runs/${encodeURIComponent(run)}/texts?top=${top}`, { method: "POST", body });
+  return request(`/api/runs/${encodeURIComponent(run)}/${path}`, { method: "POST", body });
+}
+
+function remembered(key, ask, { changes = false } = {}) {
+  if (!kept.has(key)) {
+    const answer = ask();
+    const forget = () => kept.delete(key);
+    kept.set(key, answer);
+    answer.then(() => changes && forget(), forget);
+    if (kept.size > KEPT_ANSWERS) kept.delete(kept.keys().next().value);
+  }
+  return kept.get(key);
 }
 
 async function request(address, options) {
@@ -58,7 +77,9 @@ async function request(address, options) {
     await patience(Number(response.headers.get("Retry-After")) || 1);
     response = await sent(address, options);
   }
+  if (response.status === 204) return null;
   const answer = await response.json().catch(() => null);
+  if (response.status === 401) refused.tell(address);
   if (response.ok && answer !== null) return answer;
   throw new ApiError(
     answer?.error ?? `The server answered ${response.status} and gave no reason.`,

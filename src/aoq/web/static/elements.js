@@ -61,8 +61,8 @@ export function countOf(number, noun) {
   return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-/** The address of a picture in the size that is needed: `thumb` or `full`. */
-function pictureAddress(picture, size) {
+/** The address of a picture in the size that is needed: `thumb`, `full` or `original`. */
+export function pictureAddress(picture, size) {
   const address = new URL(picture, location.origin);
   address.searchParams.set("size", size);
   return address.pathname + address.search;
@@ -96,67 +96,100 @@ export function photo(entry, { size = "thumb", eager = false, captioned = false 
   });
 }
 
-/** A score as a bar and a number; bars of one answer share a scale, from 0 to its best. */
-function scoreBar(score, best) {
+/**
+ * How good a hit is. A bar shows how likely it is right, where that was measured; a score alone
+ * means nothing beside other queries, so it has no bar.
+ */
+function scoreMark({ score, probability = null }) {
   if (score === null || score === undefined) return null;
-  const share = best > 0 ? Math.min(1, Math.max(0, score / best)) : 0;
+  if (probability === null)
+    return h(
+      "span",
+      { class: "score" },
+      h("span", { class: "number" }, h("span", { class: "unseen" }, "score "), score.toFixed(3)),
+    );
   return h(
     "span",
-    { class: "score" },
+    { class: "score", title: `score ${score.toFixed(3)}` },
     h(
       "span",
       { class: "bar", "aria-hidden": "true" },
-      h("span", { style: { width: `${(100 * share).toFixed(1)}%` } }),
+      h("span", { style: { width: `${(100 * probability).toFixed(1)}%` } }),
     ),
-    h("span", { class: "number" }, h("span", { class: "unseen" }, "score "), score.toFixed(3)),
+    h(
+      "span",
+      { class: "number" },
+      h("span", { class: "unseen" }, "likely right: "),
+      percent(probability),
+    ),
   );
 }
 
-function bestScore(hits) {
-  return Math.max(0, ...hits.map((hit) => hit.score ?? 0));
+/** A share in whole percent, which never claims certainty. */
+export function percent(share) {
+  if (share > 0 && share < 0.01) return "< 1 %";
+  return `${Math.min(99, Math.round(100 * share))} %`;
 }
 
 export function tick() {
   return h("span", { class: "tick" }, icon("tick"), h("span", {}, "correct"));
 }
 
-/** Photos as a grid of cards; each leads where `leadsTo` says. */
-export function photoGrid(hits, leadsTo, { extra = () => null } = {}) {
-  const best = bestScore(hits);
-  const cards = hits.map((hit, at) =>
-    h(
+/**
+ * Photos as a grid of cards; each leads where `leadsTo` says. With `choice`, each can be selected:
+ * by its box, or by X where the focus is on it.
+ */
+export function photoGrid(hits, leadsTo, { extra = () => null, choice = null } = {}) {
+  const cards = hits.map((hit, at) => {
+    const caption = [extra(hit), hit.text].filter(Boolean);
+    const mark = scoreMark(hit);
+    return h(
       "li",
       { class: hit.correct ? "card correct" : "card" },
       h(
         "a",
-        { href: leadsTo(hit) },
+        { href: leadsTo(hit), title: hit.id },
         h(
           "span",
           { class: "frame" },
-          photo(hit, { eager: at < 12, captioned: true }),
+          photo(hit, { eager: at < 12, captioned: Boolean(hit.text) }),
           hit.correct && tick(),
+          hit.duplicates?.length > 0 && h("span", { class: "copies" }, `+${hit.duplicates.length}`),
         ),
         h(
           "span",
           { class: "below" },
-          hit.score !== undefined &&
-            h(
-              "span",
-              { class: "ranked" },
-              h("span", { class: "rank" }, `${at + 1}`),
-              scoreBar(hit.score, best),
-            ),
-          h("span", { class: "caption" }, extra(hit), hit.text || hit.id),
+          mark && h("span", { class: "ranked" }, h("span", { class: "rank" }, `${at + 1}`), mark),
+          caption.length > 0 && h("span", { class: "caption" }, ...caption),
         ),
       ),
-    ),
-  );
-  return arrowKeys(h("ol", { class: "grid" }, ...cards), "a");
+      choice && choiceBox(hit, choice),
+    );
+  });
+  const grid = h("ol", { class: "grid" }, ...cards);
+  if (choice) grid.addEventListener("keydown", selectByKey);
+  return arrowKeys(grid, "a");
+}
+
+function choiceBox(hit, { isChosen, toggle }) {
+  const name = hit.text || `Photo ${hit.id}`;
+  const box = h("input", {
+    type: "checkbox",
+    value: hit.number,
+    "aria-label": `Select: ${name}`,
+    checked: isChosen(hit),
+    onchange: () => toggle(hit),
+  });
+  return h("label", { class: "choose" }, box);
+}
+
+function selectByKey(event) {
+  if (event.key !== "x" || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.target.closest(".card")?.querySelector(".choose input")?.click();
 }
 
 /** Sentences as a list of rows with scores. */
 export function sentenceList(hits, leadsTo, { extra = () => null } = {}) {
-  const best = bestScore(hits);
   const rows = hits.map((hit, at) =>
     h(
       "li",
@@ -166,7 +199,7 @@ export function sentenceList(hits, leadsTo, { extra = () => null } = {}) {
         { href: leadsTo(hit) },
         h("span", { class: "rank" }, `${at + 1}`),
         h("span", { class: "text" }, hit.text, hit.correct && tick(), extra(hit)),
-        hit.score !== undefined && scoreBar(hit.score, best),
+        scoreMark(hit),
       ),
     ),
   );
@@ -214,6 +247,8 @@ export function firstCorrect(hits) {
   return at < 0 ? null : at + 1;
 }
 
+const RANKED_BY = { words: "by captions", merged: "by looks and captions" };
+
 /** One line on an answer: how many, how long, how found, and where the first correct one is. */
 export function summary(answer, total, noun, teacher) {
   const known = answer.hits.some((hit) => hit.correct !== null);
@@ -221,11 +256,38 @@ export function summary(answer, total, noun, teacher) {
   const line = [
     `Best ${answer.hits.length} of ${total.toLocaleString("en")} ${noun}`,
     seconds(answer.seconds),
+    RANKED_BY[answer.ranked_by] ?? null,
     answer.exact ? null : `proposed by ${teacher.label}, ranked by this model`,
     known && (rank ? `first correct at rank ${rank}` : "no correct one among them"),
   ].filter(Boolean);
   announce(`${line.join(", ")}.`);
   return h("p", { class: "summary" }, line.join(" · "));
+}
+
+const WORTH_SHOWING = 0.25; // probability below which the best hit is no good one
+
+/** What to say where even the best hit is hardly right. */
+export function nothingFits({ hits, calibration }) {
+  const best = hits[0]?.probability ?? 1;
+  if (best >= WORTH_SHOWING) return null;
+  const measured = calibration
+    ? `of such hits on ${calibration.queries.toLocaleString("en")} queries of ${calibration.split}, ${percent(best)} were right`
+    : `the best of these is right with ${percent(best)}, the model says`;
+  return h(
+    "p",
+    { class: "remark" },
+    icon("warning"),
+    h("span", {}, h("b", {}, "Nothing fits well"), `: ${measured}.`),
+  );
+}
+
+/** What the percentages beside bars are; null where there are none. */
+export function percentagesOf({ hits, calibration }) {
+  if (!hits.some((hit) => (hit.probability ?? null) !== null)) return null;
+  const source = calibration
+    ? `how many of such hits were right, on ${calibration.queries.toLocaleString("en")} queries of ${calibration.split}`
+    : "how likely each fits, as the model says";
+  return h("p", { class: "hint" }, `The bars show ${source}.`);
 }
 
 function seconds(value) {

@@ -6,10 +6,12 @@
  */
 
 import { address, parsed } from "./address.js";
-import { busy, get } from "./api.js";
+import { busy, get, refused } from "./api.js";
 import { h, icon } from "./dom.js";
 import { failure, heading, state } from "./elements.js";
 import { forRun } from "./queries.js";
+import { sessionOfAddress, signIn } from "./session.js";
+import * as attention from "./views/attention.js";
 import * as compare from "./views/compare.js";
 import * as negatives from "./views/negatives.js";
 import * as photo from "./views/photo.js";
@@ -17,15 +19,18 @@ import * as photos from "./views/photos.js";
 import * as run from "./views/run.js";
 import * as sentences from "./views/sentences.js";
 
-const VIEWS = { photos, sentences, compare, photo, negatives, run };
-const NAVIGATION = [
+const VIEWS = { photos, sentences, photo, compare, attention, negatives, run };
+const SEARCH = [
   ["photos", "photos", "Photos"],
   ["sentences", "sentences", "Sentences"],
+];
+const RESEARCH = [
   ["compare", "compare", "Compare"],
-  ["photo", "attention", "Attention"],
+  ["attention", "attention", "Attention"],
   ["negatives", "negatives", "Negatives"],
   ["run", "run", "Run"],
 ];
+const PARENT = { photo: "photos" }; // of a view that the navigation does not name
 
 const main = document.getElementById("main");
 const memory = Object.fromEntries(Object.keys(VIEWS).map((view) => [view, {}]));
@@ -41,12 +46,20 @@ async function start() {
     .querySelector(".skip")
     .addEventListener("click", (event) => (event.preventDefault(), main.focus()));
   document.addEventListener("keydown", searchKey);
+  await enter(await sessionOfAddress());
+}
+
+/** Ask what is served, or for the token without which the server does not say it. */
+async function enter(problem) {
   try {
     status = await get("/api/status");
   } catch (error) {
-    main.replaceChildren(failure(error, () => location.reload()));
+    const isRefused = error.status === 401;
+    main.replaceChildren(isRefused ? signIn(problem, enter) : failure(error, () => location.reload()));
+    main.querySelector("input")?.focus();
     return;
   }
+  refused.tell = () => location.reload(); // the token is no longer accepted
   document.getElementById("version").textContent = `aoq ${status.version}`;
   if (!status.runs.length) {
     main.replaceChildren(state("run", "No run is served"));
@@ -99,6 +112,8 @@ function pageOf(view, chosen, parameters) {
     signal,
     alive: () => !signal.aborted,
     go,
+    replace: (target) => (history.replaceState(history.state, "", target), route()),
+    results: () => (memory.photos.results?.run === chosen.name ? memory.photos.results : null),
   };
 }
 
@@ -138,15 +153,27 @@ function comeBack() {
   scrollTo(0, place.scroll);
 }
 
+/** Photo search first; the research views are behind one link, and then a row of their own. */
 function drawNavigation(view, chosen) {
-  const link = ([name, drawing, label]) =>
+  const current = PARENT[view] ?? view;
+  const isResearch = RESEARCH.some(([name]) => name === view);
+  const link = ([name, drawing, label], isCurrent = name === current) =>
     h(
       "a",
-      { href: address(name, { run: chosen.name }), "aria-current": name === view ? "page" : null },
+      { href: address(name, { run: chosen.name }), "aria-current": isCurrent ? "page" : null },
       icon(drawing),
       h("span", {}, label),
     );
-  document.getElementById("views").replaceChildren(...NAVIGATION.map(link));
+  const first = status.runs.length > 1 ? "compare" : "run";
+  document
+    .getElementById("views")
+    .replaceChildren(
+      ...SEARCH.map((one) => link(one)),
+      link([first, "research", "Research"], isResearch),
+    );
+  const row = document.getElementById("research");
+  row.hidden = !isResearch;
+  row.replaceChildren(...RESEARCH.map((one) => link(one)));
   document.querySelector(".brand").setAttribute("href", address("photos", { run: chosen.name }));
 }
 

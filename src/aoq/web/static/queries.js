@@ -4,7 +4,35 @@
  */
 
 import { number as numberOf } from "./address.js";
-import { ApiError, ofRun, postPicture } from "./api.js";
+import { ApiError, ofRun, postPicture, search } from "./api.js";
+import { requestOf } from "./ask.js";
+
+/**
+ * Photos for everything that can be asked at once. A number counts only where the run has the same
+ * sentence under it.
+ */
+export async function photosFor(run, asked, top) {
+  const known = asked.number === null ? asked : { ...asked, ...(await numbered(run, asked)) };
+  const ask = (upload) => search(run, requestOf(known, { top, upload }));
+  const answer = await (asked.upload ? sentAgain(run, asked.upload, ask) : ask(null));
+  return { ...answer, text: known.text, number: known.number };
+}
+
+async function numbered(run, { text, number }) {
+  try {
+    const { entry } = await ofRun(run, `entries/text/${number}`);
+    return text && entry.text !== text ? { number: null } : { text: entry.text };
+  } catch (error) {
+    if (error.status === 404 && text) return { number: null };
+    throw error;
+  }
+}
+
+/** Photos that look like one of the index, or like an upload. */
+export function photosLike(run, { image, upload }, top) {
+  const ask = (like) => search(run, { like: [like], top });
+  return upload ? sentAgain(run, upload, ask) : ask(image);
+}
 
 /**
  * Photos for a sentence. A number counts only where the run has the same sentence under it: an
@@ -71,30 +99,34 @@ export async function sentenceIn(other, run, { text, number }) {
  */
 export async function forRun(parameters, from, to) {
   if (from.index === to.index) return { ...parameters, run: to.name };
-  const { kind, text = "", upload } = parameters;
+  const { kind, text = "", upload, like = "" } = parameters;
   const numberIn = async (name, kind) => {
     const number = numberOf(parameters, name);
     if (number === null) return null;
     return (await entryIn(to.name, from.name, kind, number)).there?.number ?? null;
   };
   try {
-    const [image, number, sentence] = await Promise.all([
+    const likeThere = async (number) =>
+      (await entryIn(to.name, from.name, "image", number)).there?.number ?? null;
+    const [liked, image, number, sentence] = await Promise.all([
+      Promise.all(like.split(",").filter(Boolean).map(likeThere)),
       numberIn("image", "image"),
       numberIn("number", kind === "text" ? "text" : "image"),
       sentenceIn(to.name, from.name, { text, number: numberOf(parameters, "text_number") }),
     ]);
     const found = { image, number, text: sentence.text, text_number: sentence.number };
-    return { ...parameters, ...found, run: to.name };
+    const those = liked.filter((each) => each !== null).join(",");
+    return { ...parameters, ...found, like: those, run: to.name };
   } catch (error) {
     if (error instanceof ApiError) return { run: to.name, kind, text, upload };
     throw error;
   }
 }
 
-/** A photo of the index with its captions. */
+/** A photo of the index with its captions, and what else is known of it. */
 export async function photoWithCaptions(run, image) {
-  const { entry, partners } = await ofRun(run, `entries/image/${image}`);
-  return { entry, captions: partners };
+  const { entry, partners, columns } = await ofRun(run, `entries/image/${image}`);
+  return { entry, captions: partners, columns };
 }
 
 /** A photo of the index by its number. */
@@ -127,14 +159,24 @@ export function uploadedFile(name) {
 }
 
 async function textsForUpload(run, name, top) {
+  return answered(run, name, `texts?top=${top}`);
+}
+
+/** The name that the server gave to an uploaded picture. */
+async function uploadName(run, name) {
+  return (await answered(run, name, "uploads")).upload;
+}
+
+/** The answer to a picture that is sent; it is sent once for each. */
+async function answered(run, name, path) {
   const upload = uploads.get(name);
   if (!upload)
     throw new ApiError(
       "The uploaded picture is not kept when the page is loaded again; choose it once more.",
       404,
     );
-  const key = `${run} ${top}`;
-  if (!upload.answers.has(key)) upload.answers.set(key, await postPicture(run, upload.file, top));
+  const key = `${run} ${path}`;
+  if (!upload.answers.has(key)) upload.answers.set(key, await postPicture(run, upload.file, path));
   return upload.answers.get(key);
 }
 
@@ -145,13 +187,17 @@ async function textsForUpload(run, name, top) {
 export async function pairFor(what, run, { image, upload }, asked) {
   const sentence = await sentenceOf(run, asked);
   if (!upload) return ofRun(run, what, { image, ...sentence });
-  const token = async () => (await textsForUpload(run, upload, 1)).upload;
+  return sentAgain(run, upload, (name) => ofRun(run, what, { upload: name, ...sentence }));
+}
+
+/** Ask about an upload; one that the server has dropped is sent once more. */
+async function sentAgain(run, upload, ask) {
   try {
-    return await ofRun(run, what, { upload: await token(), ...sentence });
+    return await ask(await uploadName(run, upload));
   } catch (error) {
     if (error.status !== 404 || !uploads.has(upload)) throw error;
-    uploads.get(upload).answers.delete(`${run} 1`);
-    return ofRun(run, what, { upload: await token(), ...sentence });
+    uploads.get(upload).answers.delete(`${run} uploads`);
+    return ask(await uploadName(run, upload));
   }
 }
 

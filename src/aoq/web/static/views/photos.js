@@ -1,53 +1,60 @@
 /**
- * Find photos: a sentence, and the photos that fit it best.
+ * Find photos: by a sentence, by photos they should be like, and by everything that narrows it.
  */
 
 import { address, number } from "../address.js";
+import { askedBy, filterOf, isAsked, parametersOf } from "../ask.js";
+import { builder } from "../builder.js";
 import { h, icon } from "../dom.js";
 import {
   countOf,
   heading,
   load,
   moreButton,
+  nothingFits,
+  percentagesOf,
   photoGrid,
+  state,
   summary,
   unknownWords,
   waitingCards,
 } from "../elements.js";
 import { randomSeed } from "../picker.js";
-import { imagesFor, sampleOf } from "../queries.js";
+import { photosFor, sampleOf } from "../queries.js";
+import { selectionBar, selectionOf, whenSelected } from "../selection.js";
 
 const TITLE = "Find photos";
 const SHOWN = 12;
 const EXAMPLES = 4;
+const EXAMPLE = "A dog runs through the snow";
 
 export function show(page) {
   const { run, parameters } = page;
-  const query = { text: parameters.text ?? "", number: number(parameters, "text_number") };
+  const asked = askedBy(parameters);
   const place = h("section", { "aria-label": "Photos found" });
-  const form = sentenceForm(page, query.text, (text) => page.go("photos", { text }));
   page.root.append(
     heading(
       TITLE,
       `Describe what should be in the picture. ${countOf(run.images, "photo")} ${run.images === 1 ? "is" : "are"} searched.`,
     ),
-    form,
+    builder(page, asked, place),
     place,
+    selectionBar(page),
   );
-  if (!query.text && query.number === null) return (run.texts ? examples : somePhotos)(page, place);
+  if (!isAsked(asked)) return (run.texts ? examples : somePhotos)(page, place);
   const top = Math.min(number(parameters, "top") || SHOWN, page.status.limits.top);
-  return found(page, place, query, top);
+  return found(page, place, asked, top);
 }
 
 /** The line in which a sentence is asked. */
-export function sentenceForm(page, text, ask, { button = "Find" } = {}) {
+export function sentenceForm(page, text, ask, { button = "Find", example = EXAMPLE } = {}) {
   const input = h("input", {
     type: "search",
     id: "sentence",
     value: text,
     required: true,
     maxlength: page.status.limits.query_characters,
-    placeholder: "A dog runs through the snow",
+    placeholder: example,
     autocomplete: "off",
     spellcheck: "true",
   });
@@ -64,25 +71,105 @@ export function sentenceForm(page, text, ask, { button = "Find" } = {}) {
   );
 }
 
-function found(page, place, query, top) {
-  const { run } = page;
+function found(page, place, asked, top) {
+  const { run, memory } = page;
   return load(page, place, {
     waiting: [h("p", { class: "summary" }, "Searching…"), waitingCards(top)],
-    ask: () => imagesFor(run.name, query, top),
+    ask: () => photosFor(run.name, asked, top),
     show: (answer) => {
-      const sentence = { text: answer.query.text, text_number: answer.query.number };
-      const leadsTo = (hit) => address("photo", { run: run.name, image: hit.number, ...sentence });
-      fillIn(answer.query.text);
+      fillIn(answer.text);
+      const exact = { ...asked, text: answer.text, number: answer.number };
+      memory.results = {
+        run: run.name,
+        hash: location.hash,
+        numbers: answer.hits.map((hit) => hit.number),
+      };
+      if (!answer.hits.length) return [unknownWords(answer.unknown_words), noHits(page, asked)].filter(Boolean);
       return [
         unknownWords(answer.unknown_words),
-        summary(answer, run.images, "photos", run.teacher),
-        photoGrid(answer.hits, leadsTo),
-        moreButton(answer.hits.length, Math.min(run.images, page.status.limits.top), (more) =>
-          page.go("photos", { ...sentence, top: more }, { replace: true }),
+        nothingFits(answer),
+        h(
+          "div",
+          { class: "summary-line" },
+          summary(answer, run.images, "photos", run.teacher),
+          selectAll(page, answer.hits, exact),
+        ),
+        photoGrid(answer.hits, leadsTo(page, exact), { choice: choiceOf(page, exact) }),
+        percentagesOf(answer),
+        moreButton(answer.hits.length, reachable(page, answer, top), (more) =>
+          page.go("photos", { ...parametersOf(exact), top: more }, { replace: true }),
         ),
       ].filter(Boolean);
     },
   });
+}
+
+/** How many could be shown: a filter or a bar lets fewer through than the index has. */
+function reachable({ run, status }, answer, top) {
+  return answer.hits.length < top ? answer.hits.length : Math.min(run.images, status.limits.top);
+}
+
+function leadsTo({ run }, { text, number }) {
+  return (hit) => address("photo", { run: run.name, image: hit.number, text, text_number: number });
+}
+
+function choiceOf(page, asked) {
+  const selection = selectionOf(page.run);
+  const query = inWords(asked);
+  const isChosen = (hit) => selection.has(hit);
+  whenSelected(() => syncBoxes(page, isChosen), page.signal);
+  return { isChosen, toggle: (hit) => selection.toggle(hit, query) };
+}
+
+/** Boxes follow the selection, which its bar can clear. */
+function syncBoxes(page, isChosen) {
+  for (const box of page.root.querySelectorAll(".choose input"))
+    box.checked = isChosen({ number: Number(box.value) });
+}
+
+function selectAll(page, hits, asked) {
+  const select = () => selectionOf(page.run).add(hits, inWords(asked));
+  return h(
+    "button",
+    { type: "button", class: "plain small", id: "select-all", onclick: select },
+    "Select all",
+  );
+}
+
+/** A query in words, as an exported table names it. */
+function inWords(asked) {
+  return [
+    [asked.text, ...asked.also].filter(Boolean).join(" + "),
+    ...asked.like.map((number) => `like photo ${number}`),
+    asked.upload && "like an uploaded photo",
+    ...asked.without.map((text) => `without ${text}`),
+    filterOf(asked),
+  ]
+    .filter(Boolean)
+    .join(", ");
+}
+
+function noHits(page, asked) {
+  const without = { ...parametersOf(asked), precision: null };
+  const isStrict = asked.precision !== null;
+  const all = Object.fromEntries(["folder", "from", "to", "split", "where"].map((name) => [name, ""]));
+  return state(
+    "photos",
+    "Nothing fits",
+    h(
+      "p",
+      {},
+      isStrict
+        ? `No photo is as close as hits have to be for ${Math.round(100 * asked.precision)} % of them to be right.`
+        : filterOf(asked)
+          ? "No photo passes the filter."
+          : "No photo was found.",
+    ),
+    isStrict
+      ? h("a", { class: "button", href: address("photos", { run: page.run.name, ...without }) }, "Show the closest")
+      : filterOf(asked) &&
+          h("a", { class: "button", href: address("photos", { run: page.run.name, ...parametersOf({ ...asked, ...all }) }) }, "Search all photos"),
+  );
 }
 
 /** Where the address has only a number, the sentence is known when the answer is there. */

@@ -17,6 +17,7 @@ import {
 } from "../elements.js";
 import { pick } from "../picker.js";
 import { keepUpload, photoOf, textsFor, uploadedFile } from "../queries.js";
+import { acceptFiles, fileButton, refusedFile } from "../uploading.js";
 import { uploadedPicture } from "../uploaded.js";
 
 const TITLE = "Find sentences";
@@ -98,7 +99,7 @@ function photoChooser(page, query, place) {
     h(
       "div",
       { class: "line" },
-      ...(readable ? uploadButton(take) : []),
+      ...(readable ? fileButton("picture", "Upload a photo", take, { strong: true }) : []),
       h("button", { type: "button", id: "pick", onclick: choose }, icon("photos"), "Pick one"),
     ),
     h(
@@ -109,27 +110,14 @@ function photoChooser(page, query, place) {
         : "This run cannot read pictures of your own, only those of its index.",
     ),
   );
-  if (readable) listen(page, zone, take);
+  if (readable) acceptFiles(page, zone, take);
   return zone;
 }
 
 function takeFile(page, file, place) {
-  const limit = page.status.limits.upload_bytes;
-  if (file.size <= limit) return page.go("sentences", { upload: keepUpload(file) });
-  const sentence = `${file.name} has ${megabytes(file.size)}; at most ${megabytes(limit)} are taken. Choose a smaller picture.`;
-  return place.replaceChildren(failure(new Error(sentence)));
-}
-
-function uploadButton(take) {
-  const input = h("input", {
-    type: "file",
-    id: "picture",
-    class: "unseen",
-    accept: "image/*",
-    onchange: () => input.files[0] && take(input.files[0]),
-  });
-  const label = { class: "button strong", for: "picture" };
-  return [input, h("label", label, icon("upload"), "Upload a photo")];
+  const refusal = refusedFile(page, file);
+  if (refusal) return place.replaceChildren(failure(new Error(refusal)));
+  return page.go("sentences", { upload: keepUpload(file) });
 }
 
 function chosenPicture(page, query) {
@@ -149,19 +137,4 @@ function chosenPicture(page, query) {
     show: (entry) => [photo(entry, { size: "full", eager: true })],
   });
   return [frame];
-}
-
-function listen(page, zone, take) {
-  const dragged = (event) => {
-    event.preventDefault();
-    zone.classList.toggle("dropping", event.type === "dragover");
-    if (event.type === "drop" && event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
-  };
-  for (const type of ["dragover", "dragleave", "drop"]) zone.addEventListener(type, dragged);
-  const pasted = (event) => event.clipboardData?.files[0] && take(event.clipboardData.files[0]);
-  document.addEventListener("paste", pasted, { signal: page.signal });
-}
-
-function megabytes(bytes) {
-  return `${(bytes / 1e6).toFixed(1)} MB`;
 }

@@ -1,10 +1,11 @@
-"""A round with all that optimisation has, by those processes that torchrun starts.
+"""Steps of several models and whole recipes, by those processes that torchrun starts.
 
-torchrun --nproc-per-node 2 -m tests.training.recipe_in_processes recipe.toml out
+torchrun --nproc-per-node 2 -m tests.training.in_processes folder
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from aoq.distributed import join_processes
 from aoq.recipes import load_recipe
 from aoq.training.callbacks import Callback
 from aoq.training.two_rounds import run_recipe
+from tests.training.steps_in_processes import CASES, train
 
 
 class Told(Callback):
@@ -29,10 +31,14 @@ class Told(Callback):
 
 def main() -> None:
     torch.set_num_threads(1)
-    recipe, out = load_recipe(sys.argv[1]), Path(sys.argv[2])
+    folder = Path(sys.argv[1])
     with join_processes() as processes:
-        told = Told(out.with_suffix(f".{processes.rank}"))
-        run_recipe(out, recipe, processes=processes, callbacks=[told])
+        steps = {case: train(case, **options) for case, options in CASES.items()}
+        (folder / f"steps.{processes.rank}.json").write_text(json.dumps(steps))
+        for path in sorted(folder.glob("*.toml")):
+            out = path.with_suffix("")
+            told = Told(path.with_suffix(f".{processes.rank}"))
+            run_recipe(out, load_recipe(path), processes=processes, callbacks=[told])
 
 
 if __name__ == "__main__":

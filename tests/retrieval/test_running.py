@@ -1,0 +1,145 @@
+"""Commands that ask a running server: the same output, no model; and a server that watches."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from aoq.retrieval.build import build_index
+from aoq.retrieval.index import Index
+from aoq.retrieval.matcher import Matcher
+from aoq.retrieval.queries import Query
+from aoq.retrieval.running import Served, announced, ask_server
+from aoq.retrieval.target import open_target
+from aoq.retrieval.watch import watching
+from aoq.storage import cache_folder
+from aoq.web.app import make_app
+from aoq.web.limits import Limits
+from aoq.web.server import running
+from tests.commands import aoq_process
+from tests.retrieval.conftest import draw_photo
+
+
+@pytest.fixture
+def served(world, tmp_path):
+    """A server of a run, that commands can find."""
+    index = build_index(world.runs["vse"], out=tmp_path / "index")
+    matcher = Matcher.load(world.runs["vse"], index=index.folder)
+    target = tmp_path / "run"
+    with running(make_app([matcher]), Limits()) as url:
+        about = [Served(str(target), matcher.name, str(index.folder))]
+        with announced(url, "secret", about):
+            yield target, matcher
+
+
+def test_a_server_answers_as_the_matcher(served):
+    target, matcher = served
+    for query in (
+        {"texts": ["a red ball"], "top": 7},
+        {"texts": ["a red ball", "cup"], "without": ["dog"], "where": "split = test", "top": 3},
+        {"texts": ["red"], "words": "off", "min_precision": 0.2},
+    ):
+        expected = matcher.find(Query(**{**query, "texts": tuple(query["texts"])}))
+        found = ask_server(target, query)
+        assert found is not None
+        assert [hit.id for hit in found.hits] == [hit.id for hit in expected.hits]
+        assert found == expected
+
+
+def test_what_the_server_cannot_answer_is_left_to_the_command(served, tmp_path):
+    target, _ = served
+    assert ask_server(tmp_path / "other", {"texts": ["red"]}) is None
+    assert ask_server(target, {"texts": ["red"], "where": "nothing = here"}) is None
+    assert ask_server(target, {"texts": []}) is None
+
+
+def test_a_server_that_is_gone_or_was_killed_is_passed_over(served, tmp_path):
+    target, _ = served
+    folder = cache_folder() / "servers"
+    dead = folder / "999999999.json"
+    dead.write_text(json.dumps({"url": "http://127.0.0.1:9", "token": None, "served": []}))
+    (folder / "1.json").write_text("{")
+    assert ask_server(target, {"texts": ["red"]}) is not None
+    assert not dead.exists()
+    (folder / "1.json").unlink()
+    with announced("http://127.0.0.1:9", None, [Served(str(tmp_path / "gone"), "x", "y")]):
+        assert ask_server(tmp_path / "gone", {"texts": ["red"]}) is None
+
+
+def test_only_its_user_can_read_where_a_server_is(tmp_path):
+    with announced("http://127.0.0.1:9", "secret", []):
+        path = cache_folder() / "servers" / f"{os.getpid()}.json"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not path.exists()
+
+
+def test_an_answer_about_a_changed_index_is_not_used(served):
+    target, matcher = served
+    manifest = matcher.index.folder / "index.json"
+    fields = json.loads(manifest.read_text())
+    fields["parts"].reverse()
+    manifest.write_text(json.dumps(fields))
+    assert ask_server(target, {"texts": ["red"]}) is None
+
+
+def test_the_command_asks_the_server_and_imports_no_torch(served):
+    target, matcher = served
+    shutil.copytree(matcher.run, target)
+    script = (
+        "import atexit, sys; from aoq.cli import main;"
+        "atexit.register(lambda: print('torch' in sys.modules));"
+        f"sys.argv = ['aoq', 'search', {str(target)!r}, 'a red ball', '--top', '2']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.rstrip().endswith("False"), done.stderr
+    assert matcher.find(Query(texts=("a red ball",))).hits[0].id in done.stdout
+
+
+# Watching
+
+
+def wait_for(condition, *, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.05)
+
+
+def test_a_watched_folder_s_changes_are_indexed_while_it_is_served(world, tmp_path, capsys):
+    photos = tmp_path / "photos"
+    for seed in range(2):
+        draw_photo(photos / f"{seed}.png", seed=500 + seed)
+    target = open_target(photos, run=world.runs["vse"])
+    matcher = Matcher.load(target.run, index=target.index)
+    with watching(matcher, seconds=0.05):
+        draw_photo(photos / "new.png", seed=510)
+        wait_for(lambda: len(Index.open(target.index).images) == 3)
+        (photos / "0.png").unlink()
+        wait_for(lambda: len(Index.open(target.index).images) == 2)
+    hits = Matcher.load(target.run, index=target.index).search("red", top=9).hits
+    assert {hit.id for hit in hits} == {"1.png", "new.png"}
+
+
+def test_a_folder_is_searched_from_the_shell(world, tmp_path):
+    photos = tmp_path / "photos"
+    draw_photo(photos / "trips" / "a.png", seed=520)
+    draw_photo(photos / "b.png", seed=521)
+    found = aoq_process(
+        "search", photos, "a red ball", "--run", world.runs["vse"], "--where", "folder = trips"
+    )
+    assert found.returncode == 0, found.stderr
+    assert "trips/a.png" in found.stdout
+    assert "b.png" not in found.stdout
+    assert "2 added; 2 photos in all" in found.stderr
+    no_model = aoq_process("search", photos, "a red ball")
+    assert no_model.returncode == 2
+    assert "aoq import openai/clip-vit-base-patch32 --default" in no_model.stderr
