@@ -94,7 +94,7 @@ class Verdict:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The claim for programs, unrounded."""
+        """The claim for programs, with the digits that any machine computes alike."""
         line: dict[str, Any] = {"claim": self.claim.sentence, "paper": self.paper}
         if self.found is not None:
             effect, interval = self.found.effect, self.found.effect.interval()
@@ -104,7 +104,11 @@ class Verdict:
             line |= {f"variance_{name}": part.value for name, part in parts.items() if part}
             line |= {split: self.found.by_split.get(split) for split in BOTH}
             line |= {"seeds": " ".join(map(str, self.found.by_seed))}
-        return line | {"p": self.p, "p_corrected": self.corrected, "verdict": str(self)}
+        line |= {"p": self.p, "p_corrected": self.corrected, "verdict": str(self)}
+        return {
+            name: f"{value:.6g}" if isinstance(value, float) else value
+            for name, value in line.items()
+        }
 
 
 def judge_claims(

@@ -143,9 +143,12 @@ def test_the_table_for_programs_has_what_a_verdict_is_made_of():
     names, values = (line.split(",") for line in section.csv.splitlines())
     line = dict(zip(names, values, strict=True))
     effect = judge_claims([ABOVE], rows, {})[0].effect
-    assert float(line["effect"]) == effect.value
-    assert float(line["error"]) == effect.error
-    assert float(line["variance_runs"]) == effect.runs.value
-    assert float(line["variance_queries"]) == effect.queries.value
-    assert float(line["p"]) == effect.p_within(0, inf)
+    expected = {
+        "effect": effect.value,
+        "error": effect.error,
+        "variance_runs": effect.runs.value,
+        "variance_queries": effect.queries.value,
+        "p": effect.p_within(0, inf),
+    }
+    assert {name: float(line[name]) for name in expected} == pytest.approx(expected, rel=1e-5)
     assert line["verdict"] in section.table.rows[0]

@@ -126,7 +126,7 @@ class Comparisons:
             return own_variance([*by_seed.values()])
         pooled = {
             group: [part for of, is_out, part in parts if of == group and not is_out]
-            for group in {of for of, _, _ in parts}
+            for group in dict.fromkeys(of for of, _, _ in parts)
         }
         sums = [
             Variance(sum(part.value for part in same), same[0].degrees)
