@@ -8,6 +8,7 @@ the tables of docs/results.md. It imports aoq; aoq never imports it, and it is n
     python -m reproduction table1 --data FOLDER             run or continue one
     python -m reproduction table1 --data FOLDER --report X  its report, with claims and figures
     python -m reproduction all CAPTIONS PICTURES SPLITS     everything, from the photos to the page
+    python -m reproduction power                            what the claims' seeds can decide
     python -m reproduction page                             docs/results.md from results/
 """
 

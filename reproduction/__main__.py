@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,8 @@ from aoq.experiments.definition import load_definition
 from aoq.experiments.results import Experiment
 from reproduction import EXPERIMENTS, RESULTS, ROOT, Name, definition_file
 from reproduction.claims import load_paper_table
+from reproduction.forecast import power_table
+from reproduction.grid import all_comparisons
 from reproduction.page import write_pages
 from reproduction.peers import PEER_RESULTS
 from reproduction.peers.rows import SetupName
@@ -46,6 +49,7 @@ def experiment(
     jobs: Count | None = None,
     results: Path = RESULTS,
     list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
+    plan: Flag = False,
     report: Path | None = None,
     force: Flag = False,
 ) -> None:
@@ -72,6 +76,8 @@ def experiment(
         File to which each result is added as a line of JSON; its results count as finished.
     list_
         Only list the rows, with rsum if they are finished.
+    plan
+        Only print how small a difference the seeds can find (claim by claim: `power`).
     report
         Only write tables, figures and a page about the finished runs, with the paper's claims, to
         this folder.
@@ -85,6 +91,8 @@ def experiment(
     found = _experiment(name, data=data, out=out, seeds=seeds, rows=rows, results=results)
     if list_:
         found.show()
+    elif plan:
+        found.show_forecast()
     elif report is None:
         found.run(jobs=jobs, force=force)
     else:
@@ -242,6 +250,27 @@ def words(run: Path, /, *, index: Path, results: Path = WORD_RESULTS) -> None:
 
 
 @app.command
+def power(
+    name: Name | None = None, /, *, seeds: Count | None = None, results: Path = RESULTS
+) -> None:
+    """Tell how likely each claim is to be found with its seeds, and how many seeds it needs.
+
+    Parameters
+    ----------
+    name
+        An experiment; default: all.
+    seeds
+        Number of seeds; default: the experiment's.
+    results
+        File whose results tell how much trainings differ.
+    """
+    for each in EXPERIMENTS if name is None else (name,):
+        table = power_table(each, results, seeds=seeds)
+        if table.rows:
+            sys.stdout.write(f"{each}\n\n{table.markdown()}\n")
+
+
+@app.command
 def page(*, data: Path | None = None, out: Path = Path("runs/flickr8k")) -> None:
     """Write docs/results.md and the README's table from the files in results/.
 
@@ -287,7 +316,8 @@ def _experiment(
 
 
 def _paper_report(name: str, found: ExperimentCommand) -> PaperReport:
-    return PaperReport(found.read(), load_paper_table(name, found.experiment.definition))
+    paper = load_paper_table(name, found.experiment.definition)
+    return PaperReport(found.read(), paper, all_comparisons(found.experiment.results_file))
 
 
 @app.command(name="right-answers")

@@ -10,6 +10,10 @@ above = "VSRN"                     # its rsum is higher; instead of `above`:
 # like = "VSRN", within = 5        #   it differs by less than 5
 # not_above = "VSRN", within = 5   #   it is not higher by 5
 # below = 25                       #   it is below 25
+power = 0.8                        # chance to find it, which the number of seeds has to give
+
+The chance is that of a true difference of 3 with `above`, and of no difference with `like` and
+`not_above`. Bound and power are stated before the rows are trained.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from aoq.errors import UserError
+from aoq.evaluation.power import DIFFERENCE
 from aoq.experiments.definition import Definition, read_toml
 from aoq.experiments.tables import Reference
 from reproduction import ROOT
@@ -37,6 +42,8 @@ class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     not_above: Labels = ()
     within: Annotated[float, Meta(gt=0)] | None = None
     below: float | None = None
+    power: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    "Needed with `like` and `not_above`; 0.8 unless a claim says so."
 
     def __post_init__(self) -> None:
         kinds = [bool(self.above), bool(self.like), bool(self.not_above), self.below is not None]
@@ -45,6 +52,8 @@ class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"the claim {self.says!r} needs one of above, below, and like or not_above with "
                 "within"
             )
+        if self.within is not None and self.power is None:
+            raise ValueError(f"the claim {self.says!r} has a bound; state the power for it too")
         if self.others and len(self.others) != len(self.rows):
             raise ValueError(
                 f"the claim {self.says!r} compares {len(self.rows)} rows with {len(self.others)}"
@@ -72,12 +81,17 @@ class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return inf if self.within is None else self.within
 
     @property
+    def true(self) -> float:
+        """The difference that has to be found with the stated power."""
+        return DIFFERENCE if self.above else 0.0
+
+    @property
     def sentence(self) -> str:
         """
         >>> Claim(says="offline pairs help", row="VSRN + OffTri", above="VSRN").sentence
         'offline pairs help: VSRN + OffTri above VSRN'
-        >>> Claim(says="h hardly matters", row="h = 200", like="h = 300", within=5).sentence
-        'h hardly matters: h = 200 within 5 of h = 300'
+        >>> Claim(says="h hardly matters", row="h=2", like="h=3", within=5, power=0.8).sentence
+        'h hardly matters: h=2 within 5 of h=3'
         """
         rows, others = ", ".join(self.rows), ", ".join(self.others)
         if self.below is not None:

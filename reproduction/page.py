@@ -1,51 +1,59 @@
 """Puts the tables in results/ into pages of docs/ and the README.
 
 On a page, each table stands between two comments, the first of which names its file. Some tables
-are derived: the summary in the README, from other tables; table 6, from the benchmarks
-`python -m benchmarks table6 table6-as-published`; those of docs/peers.md, docs/pretrained.md,
-docs/search.md and docs/training.md, from `python -m reproduction` with peers, towers, words and
-small-sets.
+are derived: the claims, the README's summary and what three seeds can decide, from the recorded
+results and their ranks; table 6, from the benchmarks `python -m benchmarks table6
+table6-as-published`; those of docs/peers.md, docs/pretrained.md, docs/search.md and
+docs/training.md, from `python -m reproduction` with peers, towers, words and small-sets.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 
+from aoq.evaluation.power import DIFFERENCE
+from aoq.experiments.comparisons import Contrast
 from aoq.experiments.definition import load_definition
-from aoq.experiments.tables import TextTable
-from reproduction import ROOT, definition_file
+from aoq.experiments.forecast import shown_seeds
+from aoq.experiments.tables import TextTable, shown_interval
+from reproduction import EXPERIMENTS, RESULTS, ROOT, definition_file
 from reproduction.claims import load_paper_table
+from reproduction.forecast import again
+from reproduction.grid import all_comparisons, all_rows, verdicts_of
 from reproduction.peers.tables import peer_tables
 from reproduction.small_sets import small_set_tables
 from reproduction.towers import tower_table
+from reproduction.verdicts import claims_section
 from reproduction.words import precision_table, word_table
 
 _DOCS = ("results.md", "peers.md", "pretrained.md", "search.md", "training.md")
 PAGES = (*(ROOT / "docs" / name for name in _DOCS), ROOT / "README.md")
+_FULL = " + AdapOffQuin"
 _INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def write_pages() -> None:
     """Write the derived tables, and put all tables into the pages."""
     for name, table in made_tables().items():
-        (ROOT / "results" / f"{name}.md").write_text(table, "utf-8")
+        (ROOT / "results" / name).write_text(table, "utf-8")
     for page in PAGES:
         page.write_text(with_tables(page.read_text("utf-8")), "utf-8")
 
 
 def made_tables() -> dict[str, str]:
     """Return the tables that are made of other files, by the names of their own."""
-    return {
-        "table6": table6(),
-        "summary": summary(),
-        "towers": tower_table(),
-        "words": word_table(),
-        "precision": precision_table(),
-        **peer_tables(),
-        **small_set_tables(),
+    made = {"table6": table6(), "summary": summary(), "towers": tower_table(), "errors": errors()}
+    made |= {"words": word_table(), "precision": precision_table()}
+    tables = {
+        f"{name}.md": table for name, table in (made | peer_tables() | small_set_tables()).items()
     }
+    for name in EXPERIMENTS:
+        section = claims_section(verdicts_of(name, RESULTS))
+        if section.table is not None:
+            place = f"flickr8k-{name}/tables/claims"
+            tables |= {f"{place}.md": section.table.markdown(), f"{place}.csv": section.csv}
+    return tables
 
 
 def with_tables(page: str) -> str:
@@ -69,20 +77,47 @@ def table6() -> str:
 
 
 def summary() -> str:
-    """Show rsum of the three models with the four losses."""
-    file = ROOT / "results" / "flickr8k-table1" / "tables" / "rows.csv"
-    with file.open(encoding="utf-8") as lines:
-        rows = {row["row"]: row for row in csv.DictReader(lines)}
+    """Show rsum of the three models with the four losses, and what all of Eq. 5 adds."""
+    rows = {row.label: row for row in all_rows(RESULTS)["table1"]}
     paper = load_paper_table("table1", load_definition(definition_file("table1"))).rsum
-    losses = ("", " + OffTri", " + OffQuin", " + AdapOffQuin")
+    losses = ("", " + OffTri", " + OffQuin", _FULL)
     table = []
     for model in ("VSRN", "BFAN", "SCAN"):
         labels = [model + loss for loss in losses]
-        more, low, high = (
-            float(rows[labels[-1]][f"rsum_more{end}"]) for end in ("", "_low", "_high")
-        )
-        cells = [f"{float(rows[label]['rsum']):.1f}" for label in labels]
-        gain = f"{more:+.1f} [{low:.1f}, {high:.1f}]"
+        contrast = Contrast([rows[labels[-1]]], [rows[labels[0]]])
+        found = all_comparisons(RESULTS).compare(contrast)
+        assert found is not None
+        cells = [f"{rows[label].spreads['rsum'].mean:.1f}" for label in labels]
+        gain = f"{found.effect.value:+.1f} {shown_interval(found.effect.interval())}"
         table.append((model, *cells, gain, f"{paper[labels[-1]] - paper[labels[0]]:+.1f}"))
     names = ("online", "OffTri", "OffQuin", "AdapOffQuin", "more than online", "paper, on COCO")
     return TextTable(("", *names), table).markdown()
+
+
+def errors() -> str:
+    """Show how much trainings of each model differ, and what that lets three seeds decide."""
+    table = []
+    for model in ("VSRN", "BFAN", "SCAN"):
+        first = next(row for row in all_rows(RESULTS)["table1"] if row.label == model)
+        last = next(row for row in all_rows(RESULTS)["table1"] if row.label == f"{model}{_FULL}")
+        error = all_comparisons(RESULTS).run_error(first.group)
+        found = all_comparisons(RESULTS).compare(Contrast([last], [first]))
+        assert error is not None
+        assert found is not None
+        design = again(found)
+        table.append(
+            (
+                model,
+                f"{error.variance.value**0.5:.1f}",
+                f"{error.variance.degrees:g}",
+                f"{found.effect.error:.1f}",
+                f"{design.smallest_difference(seeds=3):.1f}",
+                f"{design.smallest_bound(seeds=3):.1f}",
+                shown_seeds(design.seeds_for(DIFFERENCE)),
+            )
+        )
+    headings = (
+        *("", "deviation of a training", "degrees of freedom", "error of a gain, three seeds"),
+        *("finds", "shows as equal within", f"to find {DIFFERENCE:g}"),
+    )
+    return TextTable(headings, table).markdown()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aoq.distributed import ALONE
 from aoq.evaluation.online_share import BATCH_SIZES, OnlineShare, online_shares
+from aoq.experiments.comparisons import Comparisons
 from aoq.experiments.csv_files import csv_text
 from aoq.experiments.examples import retrievals
 from aoq.experiments.figures import Drawing
@@ -43,6 +44,8 @@ class PaperReport:
 
     report: ExperimentReport
     paper: PaperTable
+    comparisons: Comparisons | None = None
+    "With the deviation of more trainings than the report's."
 
     def complete(self) -> ExperimentReport:
         """Add the paper's figures and claims.
@@ -72,7 +75,8 @@ class PaperReport:
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        return list(judge_claims(self.paper.claims, self.report.rows, self.paper.rsum))
+        claims, rsum = self.paper.claims, self.paper.rsum
+        return judge_claims(claims, self.report.rows, rsum, comparisons=self.comparisons)
 
     @cached_property
     def batches(self) -> TeacherBatches | None:

@@ -28,7 +28,7 @@ def settle_types(settings: Any) -> None:
     """Reject fields that are not of their declared type; convert the others to Python types."""
     kind: Any = type(settings)
     problems = []
-    for name, hint in _hints(kind).items():
+    for name, hint in field_hints(kind).items():
         value = getattr(settings, name)
         settled = _settled(hint, value)
         if settled is _Unfit:
@@ -42,7 +42,7 @@ def settle_types(settings: Any) -> None:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def field_hints(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
 

@@ -205,7 +205,7 @@ def _line_of(entry: Mapping[str, Any]) -> bytes:
 
 def _append(folder: Path, entry: Mapping[str, Any]) -> None:
     path = folder / NAME
-    with _opened_alone(path) as file:
+    with opened_alone(path) as file:
         line = _line_of(entry)
         end = _append_line(file, line)
         if end // _LONG > (end - len(line)) // _LONG:
@@ -238,7 +238,7 @@ def _replace_lines(path: Path, lines: Iterable[bytes]) -> None:
 
 
 @contextmanager
-def _opened_alone(path: Path) -> Iterator[BinaryIO]:
+def opened_alone(path: Path) -> Iterator[BinaryIO]:
     """Open a file for appending, locked against other processes."""
     while True:
         with path.open("ab+") as file:

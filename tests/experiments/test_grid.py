@@ -19,10 +19,12 @@ import torch
 from rich.console import Console
 
 from aoq.data.splits import open_dataset
+from aoq.evaluation.rank_archive import RankArchive
+from aoq.evaluation.ranks import PairRanks
 from aoq.evaluation.tables import METRICS
 from aoq.experiments.definition import load_definition
 from aoq.experiments.plan import plan_grid
-from aoq.experiments.results import Results, ranks_beside
+from aoq.experiments.results import Results, ranks_key
 from aoq.experiments.tables import grid_table
 from aoq.recipes import save_recipe
 from aoq.runs.directory import RunDirectory
@@ -407,19 +409,25 @@ def test_data_sets_that_share_a_file_have_their_own_lines_and_ranks(tmp_path, wh
     done = aoq(*("experiment", definition, "--data", data, "--out", out, "--results", path))
     assert "10 results finished, 0 to run" in done.stderr
 
-    names = [ranks_beside(path, line, split="test").name for line in own + others]
-    assert sorted(names[: len(own)]) == sorted(file.name for file in (out / "ranks").iterdir())
-    assert len(set(names)) == 2 * len(own)
-    pairs = [ranks_beside(path, *lines[:2], split="test") for lines in (own, others)]
+    names = [ranks_key(line, split=split) for line in own + others for split in ("dev", "test")]
+    assert len(set(names)) == 4 * len(own)
+    archive = RankArchive.beside(out / "results.jsonl")
+    assert all(archive.read(*name) is not None for name in names[: 2 * len(own)])
+    pairs = [ranks_key(*lines[:2], split="test") for lines in (own, others)]
     assert pairs[0] != pairs[1]
 
 
 def test_a_teacher_that_is_trained_again_leaves_its_result_as_it_was(tmp_path, whole):
     """Another machine's weights are others; the ranks behind a line stay those of the line."""
     definition, data, out = whole
-    shutil.copytree(out / "ranks", tmp_path / "ranks")
-    for file in (tmp_path / "ranks").iterdir():
-        file.write_bytes(b"kept")
+    archive = RankArchive.beside(tmp_path / "results.jsonl")
+    before = RankArchive.beside(out / "results.jsonl")
+    all_lines = read_json_lines(out / "results.jsonl")
+    keys = [ranks_key(line, split=split) for line in all_lines for split in ("dev", "test")]
+    for part, name in keys:
+        fold = before.read(part, name)
+        none = np.zeros_like(fold.pair_ranks.images)
+        archive.keep(part, name, replace(fold, pair_ranks=PairRanks(none, none)))
     lines = [
         line
         for line in (out / "results.jsonl").read_text().splitlines(keepends=True)
@@ -431,8 +439,8 @@ def test_a_teacher_that_is_trained_again_leaves_its_result_as_it_was(tmp_path, w
     assert done.returncode == 0, done.stderr
     found = read_json_lines(tmp_path / "results.jsonl")
     assert [(line["row"], line["seed"]) for line in found[len(lines) :]] == [("VSRN + OffTri", 0)]
-    written = [file for file in (tmp_path / "ranks").iterdir() if file.read_bytes() != b"kept"]
-    assert written == [ranks_beside(tmp_path / "x.jsonl", found[-1], split="test")]
+    written = [key for key in keys if archive.read(*key).metrics.rsum < 600]
+    assert written == [ranks_key(found[-1], split=split) for split in ("dev", "test")]
 
 
 def test_a_result_counts_where_another_machine_made_the_features(tmp_path, whole):

@@ -16,6 +16,8 @@ from PIL import Image
 from aoq.errors import UserError
 from aoq.evaluation.bootstrap import paired_bootstrap
 from aoq.evaluation.metrics import PAPER_FIGURES
+from aoq.evaluation.rank_archive import RankArchive
+from aoq.evaluation.ranks import PairRanks
 from aoq.experiments.csv_files import rows_csv
 from aoq.experiments.definition import load_definition
 from aoq.experiments.examples import retrievals, where_ranks_differ
@@ -24,13 +26,15 @@ from aoq.experiments.negatives import hardest_negatives
 from aoq.experiments.page import Section
 from aoq.experiments.plan import plan_grid
 from aoq.experiments.report import read_experiment
-from aoq.experiments.results import Experiment, Results, ranks_beside
+from aoq.experiments.results import Experiment, Results, ranks_key
 from aoq.experiments.tables import TextTable
 from aoq.randomness import epoch_order
 from aoq.runs.judge import evaluate_runs
 from aoq.storage import read_json_lines, write_text
 from tests.commands import aoq, assert_refused
 from tests.experiments.cases import RESULT, ROWS, results_file
+
+RANKS = "results.ranks.npz"
 
 
 @pytest.fixture(scope="module")
@@ -273,11 +277,11 @@ def test_without_runs_there_are_tables_and_curves(made, tmp_path, capsys):
     assert float(second["rsum_more"]) == pytest.approx(float(second["rsum"]) - float(first["rsum"]))
 
 
-def test_ranks_beside_the_results_give_what_the_runs_gave(made, report, tmp_path):
+def test_ranks_key_the_results_give_what_the_runs_gave(made, report, tmp_path):
     """Without runs only examples are missing."""
     _, _, out = made
     shutil.copy(results_file(out), tmp_path / "results.jsonl")
-    shutil.copytree(out / "ranks", tmp_path / "ranks")
+    shutil.copy(out / RANKS, tmp_path)
     found = read(made, out=tmp_path)
     assert rows_csv(found.shown) == rows_csv(report.shown)
     assert [row.label for row in found.shown if row.resampled is None] == []
@@ -290,30 +294,43 @@ def test_ranks_beside_the_results_give_what_the_runs_gave(made, report, tmp_path
 def test_ranks_of_other_data_are_neither_read_nor_replaced(made, report, tmp_path):
     """The other data set has lines with the same settings, and had them first or last."""
     _, _, out = made
-    own = read_json_lines(results_file(out))
+    own = read_json_lines(out / "results.jsonl")
     others = [{**line, "data": "other"} for line in own]
-    results, kept = tmp_path / "results.jsonl", tmp_path / "ranks"
-    for lines, are_first in ((own + others, True), (others + own, False)):
+    wrong = RankArchive(out / RANKS).read(*ranks_key(own[0], split="test"))
+    for folder, lines in (("last", own + others), ("first", others + own)):
+        results = tmp_path / folder / "results.jsonl"
+        results.parent.mkdir()
         results.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        shutil.copytree(out / "ranks", kept)
-        for file in kept.iterdir():
-            file.write_bytes(b"of who came first")
+        archive = RankArchive.beside(results)
+        for line in own + others:
+            archive.keep(*ranks_key(line, split="test"), wrong)
         assert rows_csv(read(made, results=results).rows) == rows_csv(report.rows)
-        of_others = [file.read_bytes() == b"of who came first" for file in kept.iterdir()]
-        assert of_others.count(True) == (0 if are_first else 5)
-        assert of_others.count(False) == 5
-        shutil.rmtree(kept)
+        kept = [archive.read(*ranks_key(line, split="test")) for line in others]
+        assert all(each.metrics == wrong.metrics for each in kept)
+        mine = [archive.read(*ranks_key(line, split="test")).metrics.rsum for line in own]
+        assert mine == pytest.approx([line["test"]["rsum"] for line in own], abs=0.01)
 
 
 def test_an_ensemble_is_believed_where_the_ranks_of_its_members_are_their_lines(made, tmp_path):
     _, _, out = made
-    shutil.copy(results_file(out), tmp_path / "results.jsonl")
-    shutil.copytree(out / "ranks", tmp_path / "ranks")
+    shutil.copy(out / "results.jsonl", tmp_path / "results.jsonl")
+    shutil.copy(out / RANKS, tmp_path)
     assert len(read(made, out=tmp_path).rows[-1].trainings) == 1
-    line = read_json_lines(results_file(out))[0]
+    line = read_json_lines(out / "results.jsonl")[0]
     assert (line["row"], line["seed"]) == ("VSRN", 0)
-    ranks_beside(results_file(tmp_path), line, split="test").unlink()
+    archive, key = RankArchive(tmp_path / RANKS), ranks_key(line, split="test")
+    best = archive.read(*key)
+    none = np.zeros_like(best.pair_ranks.images)
+    archive.keep(*key, replace(best, pair_ranks=PairRanks(none, none)))  # rsum 600
     assert read(made, out=tmp_path).rows[-1].trainings == ()
+
+
+def test_ranks_on_dev_are_kept_beside_those_on_test(made):
+    _, _, out = made
+    archive = RankArchive(out / RANKS)
+    for line in read_json_lines(out / "results.jsonl"):
+        found = archive.read(*ranks_key(line, split="dev")).metrics.rsum
+        assert found == pytest.approx(line["dev"]["rsum"], abs=0.01)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from reproduction import EXPERIMENTS, ROOT
-from reproduction.__main__ import experiment
+from reproduction.__main__ import experiment, power
 
 
 def test_every_experiment_is_listed(capsys):
@@ -23,12 +23,32 @@ def test_results_of_the_repository_count_as_done(capsys):
     assert "next: python -m reproduction table4" in printed.err
 
 
-def test_a_report_without_runs_has_tables_and_claims(tmp_path, capsys):
+def test_a_report_without_runs_has_tables_and_claims(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("aoq.experiments.rows._RESAMPLES", 100)  # of intervals; claims need none
     experiment("table4", out=tmp_path / "runs", report=tmp_path / "report")
     assert "What holds" in capsys.readouterr().out
     claims = (tmp_path / "report/tables/claims.md").read_text()
     assert "a larger batch gains nothing" in claims
-    assert "open: no ranks" in claims  # intervals need the data set
+    assert "not decided" in claims  # the ranks beside the results are enough
+    results = ROOT / "results/flickr8k-table4/tables"
+    assert claims == (results / "claims.md").read_text()
+
+
+def test_the_power_of_every_claim_is_told_before_anything_is_trained(capsys):
+    power("table4", seeds=3)
+    three = capsys.readouterr().out
+    assert "a larger batch gains nothing" in three
+    assert "| equal, within 5 | 3 |" in three
+    assert "| +3 | 3 |" in three
+    power("table4", seeds=40)
+    assert "| +3 | 40 | 100 %" in capsys.readouterr().out
+
+
+def test_what_the_seeds_can_find_is_told_for_an_experiment(capsys):
+    experiment("table4", plan=True)
+    printed = capsys.readouterr().out
+    assert "12 seeds" in printed or "13 seeds" in printed or "14 seeds" in printed
+    assert "measured" in printed
 
 
 def test_an_unknown_experiment_is_a_mistake_of_one_sentence():

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from aoq.evaluation.power import DEVIATION
+from aoq.evaluation.rank_archive import RankArchive
 from aoq.experiments.definition import load_definition
 from aoq.experiments.plan import plan_grid
-from aoq.experiments.results import Results, ranks_beside
+from aoq.experiments.results import Results, ranks_key
 from aoq.storage import read_json_lines
 from reproduction import EXPERIMENTS, RESULTS, ROOT, definition_file
+from reproduction.grid import all_comparisons, all_rows, verdicts_of
 from reproduction.page import PAGES, made_tables, with_tables
 
 
@@ -33,8 +36,11 @@ def test_kept_results_are_those_of_the_experiments_as_they_are(digests):
 
 
 def test_the_ranks_behind_every_kept_result_are_kept_too():
-    files = [ranks_beside(RESULTS, line, split="test") for line in read_json_lines(RESULTS)]
-    assert [file for file in files if not file.is_file()] == []
+    """With them, the figures of the line are found again."""
+    archive = RankArchive.beside(RESULTS)
+    for line in read_json_lines(RESULTS):
+        ranks = archive.read(*ranks_key(line, split="test"))
+        assert ranks.metrics.rsum == pytest.approx(line["test"]["rsum"], abs=0.5)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -62,4 +68,20 @@ def test_pages_have_the_tables_as_they_are_kept(page):
 
 def test_tables_made_of_others_are_up_to_date():
     for name, made in made_tables().items():
-        assert (ROOT / "results" / f"{name}.md").read_text("utf-8") == made
+        assert (ROOT / "results" / name).read_text("utf-8") == made
+
+
+def test_the_page_names_every_claim_that_holds_and_says_whether_any_does_not():
+    page = (ROOT / "docs/results.md").read_text("utf-8")
+    section = page.partition("## What holds")[2].partition("\n## ")[0].replace("\n  ", " ")
+    listed, says_none, _ = section.partition("None is refuted.")
+    verdicts = [verdict for name in EXPERIMENTS for verdict in verdicts_of(name, RESULTS)]
+    held = {verdict.claim.says for verdict in verdicts if str(verdict) == "holds"}
+    assert {says for says in held if says.casefold() not in listed.casefold()} == set()
+    assert bool(says_none) == all(str(verdict) != "does not hold" for verdict in verdicts)
+
+
+def test_the_assumed_deviation_is_that_of_the_recorded_trainings():
+    first = next(row for row in all_rows(RESULTS)["table1"] if row.label == "VSRN")
+    error = all_comparisons(RESULTS).run_error(first.group)
+    assert error.variance.value**0.5 == pytest.approx(DEVIATION, abs=0.05)

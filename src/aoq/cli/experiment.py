@@ -44,6 +44,7 @@ def experiment(
     jobs: Count | None = None,
     results: Path | None = None,
     list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
+    plan: Flag = False,
     report: Path | None = None,
     resume: Flag = False,
     force: Flag = False,
@@ -72,6 +73,8 @@ def experiment(
         File to which each result is added as a line of JSON; default: OUT/results.jsonl.
     list_
         Only list the rows, with rsum if they are finished.
+    plan
+        Only print how small a difference the seeds can find, and how many seeds more would need.
     report
         Only write tables, figures and a page about the finished runs to this folder.
     resume
@@ -101,6 +104,8 @@ def experiment(
     found = ExperimentCommand(selected, words=command("experiment", name))
     if list_:
         found.show()
+    elif plan:
+        found.show_forecast()
     elif report is not None:
         require_packages("jinja2", "matplotlib", "PIL", extra="web")
         found.write(found.read(), report)
@@ -129,10 +134,28 @@ class ExperimentCommand:
         self._print_grid()
         next_steps(self.command)
 
+    def show_forecast(self) -> None:
+        """Print a table of what the rows and seeds will be able to decide."""
+        from aoq.experiments.forecast import forecast_table, forecasts
+
+        found = forecasts(self.experiment)
+        if not found:
+            raise UserError(
+                f"{self.experiment.definition.name} has nothing to compare; it takes two rows of "
+                "one model and two seeds."
+            )
+        table = forecast_table(found)
+        console_for(table).print(table, crop=False)
+        next_steps(self.command)
+
     def run(self, *, jobs: int | None, force: bool) -> None:
         """Run what has no result; exit with code 1 if any run fails."""
+        from aoq.experiments.forecast import forecasts
         from aoq.experiments.grid import run_grid
+        from aoq.progress import say
 
+        for forecast in forecasts(self.experiment):
+            say(forecast.sentence)
         problems = run_grid(self.experiment, at_once=jobs, force=force)
         self._print_grid()
         for job, problem in problems.items():

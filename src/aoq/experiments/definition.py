@@ -36,6 +36,7 @@ from msgspec import Meta, Struct
 
 from aoq.config import Recipe
 from aoq.errors import UserError
+from aoq.evaluation.power import DIFFERENCE, POWER
 from aoq.parsing import read_text
 from aoq.recipes import load_recipe, with_settings
 
@@ -132,6 +133,11 @@ class Definition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     "The teacher of rows that name none."
     mining: dict[str, Any] = msgspec.field(default_factory=dict)
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    difference: Annotated[float, Meta(gt=0)] = DIFFERENCE
+    "Of rsum: what has to be found with the `power`; `--plan` says how many seeds that takes."
+    power: Annotated[float, Meta(gt=0, lt=1)] = POWER
+    deviation: Annotated[float, Meta(gt=0)] | None = None
+    "Of a training's rsum, if it is known before there are results."
     source: Path = Path()
     "The file itself: recipes beside it can be named without a folder."
 

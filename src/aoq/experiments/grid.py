@@ -13,10 +13,10 @@ from aoq.data.checks.dataset import check_dataset
 from aoq.data.dataset import PairDataset
 from aoq.data.splits import open_dataset
 from aoq.errors import UserError
-from aoq.evaluation.rank_cache import keep_ranks
+from aoq.evaluation.rank_archive import RankArchive
 from aoq.experiments.jobs import Job, run_jobs
 from aoq.experiments.plan import GridRun
-from aoq.experiments.results import Experiment, ranks_beside, result_line
+from aoq.experiments.results import Experiment, ranks_key, result_line
 from aoq.manifest import create_manifest
 from aoq.progress import EventLog, count_of, say, warn
 from aoq.recipes import load_recipe, save_recipe
@@ -123,7 +123,7 @@ def train_run(
 ) -> dict[str, Any]:
     """Train what is left of a run, and mine with it if others need its lists.
 
-    Returns the line for the results; its ranks are written beside them.
+    Returns the line for the results; its ranks on dev and test are kept beside them.
     """
     trained_before = not restart and run.is_trained
     if restart:
@@ -140,9 +140,10 @@ def train_run(
         threads=None if trained_before else _threads_of(run),
     )
     if results is not None:
-        judged_on = (data.test or data.dev).dataset
-        ranks = ranks_of([run.last_round], judged_on, data=None)
-        keep_ranks(ranks_beside(results, line, split=judged_on.split), ranks)
+        for judged_on in filter(None, (data.dev, data.test)):
+            ranks = ranks_of([run.last_round], judged_on.dataset, data=None)
+            key = ranks_key(line, split=judged_on.dataset.split)
+            RankArchive.beside(results).keep(*key, ranks)
     return line
 
 

@@ -51,6 +51,11 @@ class GridRun:
         return self.label, self.recipe.seed
 
     @property
+    def group(self) -> str:
+        """Identify the model: its rows are compared with each other."""
+        return repr(self.recipe.model)
+
+    @property
     def needs(self) -> tuple[GridRun, ...]:
         """The runs that have to finish first."""
         return tuple(run for run in (self.teacher, self.initial) if run is not None)

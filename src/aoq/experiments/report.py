@@ -15,7 +15,7 @@ from aoq.experiments.negatives import MinedLists
 from aoq.experiments.page import ExperimentReport
 from aoq.experiments.plan import GridRun, data_of_runs
 from aoq.experiments.results import Experiment, Line
-from aoq.experiments.rows import RankReader, read_rows
+from aoq.experiments.rows import RankReader, ResultRow, read_rows
 from aoq.progress import count_of, warn
 from aoq.runs.directory import ROUND_ONE, RunDirectory
 
@@ -43,8 +43,8 @@ def read_experiment(experiment: Experiment, *, command: str) -> ExperimentReport
             "data; run the experiment, or select its data set with --data."
         )
     dataset = None if folder is None else open_dataset(folder, split)
-    reader = None if dataset is None else RankReader(file, dataset, folder)
-    rows = read_rows(runs, shown, split=split, choices=results.choices, reader=reader)
+    reader = RankReader(file, split, dataset, folder)
+    rows = read_rows(runs, shown, choices=results.choices, reader=reader)
     settings = {run.label: run.settings for run in own}
     planned = {row.label: " ".join(map(str, row.seeds)) for row in rows if row.label in settings}
     return ExperimentReport(
@@ -64,13 +64,22 @@ def read_experiment(experiment: Experiment, *, command: str) -> ExperimentReport
     )
 
 
+def recorded_rows(experiment: Experiment) -> list[ResultRow]:
+    """Read the rows that have results, and the ranks beside them, without the data and the runs."""
+    results = experiment.read()
+    runs = experiment.plan(results)
+    split, shown = results.comparable(runs)
+    reader = RankReader(experiment.results_file, split)
+    return read_rows(runs, shown, choices=results.choices, reader=reader)
+
+
 def _find_data(out: Path) -> Path | None:
     """Find the data set that the runs name; none, with a warning, if it or they are missing."""
     folder = data_of_runs(out)
     if folder is not None and folder.is_dir():
         return folder
     missing = "the runs are missing" if folder is None else f"the data set {folder} is missing"
-    warn(f"{missing}, so intervals and examples are left out; add --data FOLDER, or --out.")
+    warn(f"{missing}, so examples are left out; add --data FOLDER, or --out.")
     return None
 
 

@@ -3,8 +3,8 @@
 Lines carry a digest of the settings, so results with other settings are recognized, and experiments
 that share a file share the runs that they have in common. They also carry a hash of themselves, so
 damage is found in a file that no manifest lists, and in lines copied from elsewhere. The ranks
-behind each line are files beside it: together they are enough for tables with intervals on a
-machine without the runs.
+behind each line are in an archive beside it (`RankArchive`): together they are enough for tables
+with intervals on a machine without the runs and the data.
 """
 
 from __future__ import annotations
@@ -146,17 +146,14 @@ def _is_complete(line: Line, definition: Definition, path: Path) -> bool:
     return not missing
 
 
-def ranks_beside(results: Path, *lines: Line, split: str) -> Path:
-    """Name the file with the ranks behind a line, or behind an ensemble of several.
+def ranks_key(*lines: Line, split: str) -> tuple[str, str]:
+    """Name the ranks behind a line, or behind an ensemble of several, in a `RankArchive`.
 
-    The name depends on the settings; for further data sets in the same file, also on the data.
+    The part depends on the split and its data, the name on the settings.
     """
-    names, contents = [line["digest"] for line in lines], lines[0]["data"]
-    same = (line for line in read_json_lines(results) if line.get("digest") == names[0])
-    if next(same, lines[0]).get("data") != contents:
-        names.append(contents)
-    key = names[0] if len(names) == 1 else hash_parts(" ".join(names).encode())
-    return results.parent / "ranks" / f"{split}-{key[:16]}.safetensors"
+    digests = [line["digest"] for line in lines]
+    name = digests[0] if len(digests) == 1 else hash_parts(" ".join(digests).encode())
+    return f"{split}-{lines[0]['data'][:16]}", name[:16]
 
 
 def judged_split(lines: Iterable[Line]) -> str:

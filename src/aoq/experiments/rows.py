@@ -1,7 +1,7 @@
 """The rows of a table: the figures of each with every seed, and the ranks behind them.
 
-Figures and curves are in the results file, so a table needs nothing else. Intervals need the data
-set and the ranks, which are files beside the results; examples need the runs themselves.
+Figures and curves are in the results file, so a table needs nothing else. Intervals need the ranks,
+which are in an archive beside the results; examples need the data set and the runs themselves.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from aoq.data.dataset import PairDataset
 from aoq.evaluation.bootstrap import Difference, Resampled
 from aoq.evaluation.metrics import PAPER_FIGURES
 from aoq.evaluation.protocols import JudgedFold
-from aoq.evaluation.rank_cache import keep_ranks, kept_ranks
+from aoq.evaluation.rank_archive import RankArchive
 from aoq.evaluation.seeds import Spread, over_seeds
 from aoq.experiments.definition import Choice, EnsembleRow
 from aoq.experiments.plan import GridRun
-from aoq.experiments.results import Line, Results, ranks_beside
+from aoq.experiments.results import Line, Results, ranks_key
 from aoq.progress import warn
 from aoq.runs.directory import RunDirectory
 from aoq.runs.judge import ranks_of
@@ -40,6 +40,7 @@ class Training:
     ranks: JudgedFold | None = None
     line: Line = field(default_factory=dict)
     "The line of the results file; empty for ensembles."
+    dev_ranks: JudgedFold | None = None
 
     @cached_property
     def resampled(self) -> Resampled | None:
@@ -121,55 +122,61 @@ def groups_of(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
 
 @dataclass(frozen=True)
 class RankReader:
-    """Reads ranks from the files beside the results, and writes those of runs that are there."""
+    """Reads ranks from the archive beside the results, and adds those of runs that are there."""
 
     results: Path
-    dataset: PairDataset
-    data: Path | None
+    split: str
+    dataset: PairDataset | None = None
+    "That split; without it, runs are not opened."
+    data: Path | None = None
 
-    def file(self, lines: Sequence[Line]) -> Path:
-        return ranks_beside(self.results, *lines, split=self.dataset.split)
+    @property
+    def archive(self) -> RankArchive:
+        return RankArchive.beside(self.results)
 
-    def read(self, *lines: Line) -> JudgedFold | None:
-        return kept_ranks(self.file(lines), self.dataset)
+    def read(self, *lines: Line, split: str = "") -> JudgedFold | None:
+        return self.archive.read(*ranks_key(*lines, split=split or self.split))
 
-    def judge(self, runs: Sequence[Path]) -> JudgedFold:
+    def judge(self, runs: Sequence[Path]) -> JudgedFold | None:
+        """Judge a run, or an ensemble; none if the data set or one of them is missing."""
+        there = bool(runs) and all(RunDirectory(run).model.is_file() for run in runs)
+        if self.dataset is None or not there:
+            return None
         return ranks_of(runs, self.dataset, data=self.data)
+
+    def keep(self, ranks: JudgedFold, *lines: Line) -> None:
+        self.archive.keep(*ranks_key(*lines, split=self.split), ranks)
 
 
 def read_rows(
     runs: Sequence[GridRun],
     results: Results,
     *,
-    split: str,
     choices: Mapping[str, Mapping[str, float]],
-    reader: RankReader | None,
+    reader: RankReader,
 ) -> list[ResultRow]:
     """Make the rows of an experiment from what is done: trained, chosen and ensembles.
 
-    The results are comparable on `split`; `choices` are the means of candidates.
+    The results are comparable on the split of the `reader`; `choices` are the means of candidates.
     """
     definition, lines = results.definition, results.lines
     own = {run.key: run for run in runs if run.is_row}
-    trained = {
-        key: _training(run, lines[key], split=split, reader=reader)
-        for key, run in own.items()
-        if key in lines
-    }
+    trained = {key: _training(run, lines[key], reader) for key, run in own.items() if key in lines}
     models = {run.label: run.recipe.model for run in own.values()}
+    groups = {run.label: run.group for run in own.values()}
     rows = []
     for label, model in models.items():
         planned = tuple(seed for name, seed in own if name == label)
         done = tuple(trained[label, seed] for seed in planned if (label, seed) in trained)
         simple = model.name if model.name in BAGS else ""
-        rows.append(ResultRow(label, repr(model), planned, done, simple=simple))
+        rows.append(ResultRow(label, groups[label], planned, done, simple=simple))
     for choice in definition.choices:
         rows = _with_choice(rows, choice, choices[choice.label], seeds=definition.seeds)
     for ensemble in definition.ensembles:
         members = [label for label, _ in ensemble.with_seed(0)]
-        if all(label in models for label in members):  # unless only some rows were asked for
+        if all(label in groups for label in members):  # unless only some rows were asked for
             done = tuple(_judge_ensemble(ensemble, trained, reader))
-            group = " & ".join(repr(models[label]) for label in members)
+            group = " & ".join(groups[label] for label in members)
             rows.append(ResultRow(ensemble.label, group, ensemble.seeds, done))
     return rows
 
@@ -195,46 +202,44 @@ def _with_choice(
 
 
 def _judge_ensemble(
-    ensemble: EnsembleRow,
-    trained: Mapping[tuple[str, int], Training],
-    reader: RankReader | None,
+    ensemble: EnsembleRow, trained: Mapping[tuple[str, int], Training], reader: RankReader
 ) -> Iterator[Training]:
-    """Judge an ensemble with every seed whose members have ranks: from runs, or ranks on disk."""
+    """Judge an ensemble with every seed whose members have ranks: from runs, or kept ranks."""
     for seed in ensemble.seeds:
         members = [trained[key] for key in ensemble.with_seed(seed) if key in trained]
         ranked = [member for member in members if member.ranks is not None]
-        if reader is None or len(ranked) < len(ensemble.members):
+        if len(ranked) < len(ensemble.members):
             continue
         all_there = all(member.runs for member in members)
         runs = tuple(run for member in members for run in member.runs) if all_there else ()
         lines = [member.line for member in members]
-        if all_there:
-            keep_ranks(reader.file(lines), reader.judge(runs))
-        if (ranks := reader.read(*lines)) is not None:
+        ranks = reader.judge(runs)
+        if ranks is not None:
+            reader.keep(ranks, *lines)
+        if (ranks := ranks or reader.read(*lines)) is not None:
             yield Training(seed, ranks.metrics.figures(), runs, ranks)
 
 
-def _training(run: GridRun, line: Line, *, split: str, reader: RankReader | None) -> Training:
+def _training(run: GridRun, line: Line, reader: RankReader) -> Training:
     """Take unrounded figures from ranks that agree with the line, else the line's."""
-    seed, figures, folder = run.recipe.seed, line[split], run.last_round
-    if reader is None:
-        return Training(seed, figures, line=line)
+    seed, figures, folder = run.recipe.seed, line[reader.split], run.last_round
     runs: tuple[Path, ...] = ()
-    if RunDirectory(folder).model.is_file():
-        own = reader.judge([folder])
-        if _agree(own, figures):
-            keep_ranks(reader.file([line]), own)
-            runs = (folder,)
-        else:
-            warn(
-                f"{folder} has rsum {own.metrics.rsum:.1f} on {split}, but the result of "
-                f"{run.name} is {figures['rsum']:.1f}: it holds another run or other data, so it "
-                "is not used."
-            )
+    own = reader.judge([folder])
+    if own is not None and _agree(own, figures):
+        reader.keep(own, line)
+        runs = (folder,)
+    elif own is not None:
+        warn(
+            f"{folder} has rsum {own.metrics.rsum:.1f} on {reader.split}, but the result of "
+            f"{run.name} is {figures['rsum']:.1f}: it holds another run or other data, so it is "
+            "not used."
+        )
     ranks = reader.read(line)
     if ranks is None or not _agree(ranks, figures):
         return Training(seed, figures, runs, line=line)
-    return Training(seed, ranks.metrics.figures(), runs, ranks, line)
+    dev = reader.read(line, split="dev")
+    dev = dev if dev is not None and _agree(dev, line["dev"]) else None
+    return Training(seed, ranks.metrics.figures(), runs, ranks, line, dev)
 
 
 def _agree(ranks: JudgedFold, figures: Mapping[str, float]) -> bool:

@@ -20,6 +20,7 @@ import tomli_w
 
 from aoq.config import MIN_WORD_COUNT, TOWER_NAMES, Behaviour, Recipe, as_published
 from aoq.errors import UserError
+from aoq.field_types import field_hints
 from aoq.manifest import read_checked
 from aoq.progress import warn
 from aoq.storage import write_text
@@ -241,9 +242,9 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _build(kind: type[Any], table: dict[str, Any], *, where: str, default: Any) -> Any:
+def _build(kind: Any, table: dict[str, Any], *, where: str, default: Any) -> Any:
     """Build a dataclass from a table; settings that the table leaves out are from `default`."""
-    hints = typing.get_type_hints(kind)
+    hints = field_hints(kind)
     changes = {}
     for key, value in table.items():
         if key not in hints:
