@@ -356,7 +356,6 @@ def test_a_report_of_before_products_were_chosen_was_scored_in_float32(tmp_path)
     assert MiningReport.load(path).product == ProductReport("float32", n_pairs=0, n_scored=0)
 
 
-
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"precision": "float32", "positives": {}}'])
 def test_what_is_not_a_report_is_refused(tmp_path, content):
     path = tmp_path / "candidates.report.json"
