@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aoq.recipes import save_recipe
+from tests.commands import aoq
 from tests.conftest import write_precomp
 from tests.training.cases import small_recipe
 
@@ -48,10 +49,10 @@ SCENES = (
     + "try: build_scenes(Path('scenes'), size='tiny')\n"
     + "except UserError as error: sys.exit(str(error))"
 )
-FIRST = ("run recipe.toml --out run", "index run")
 NEEDS = {
     "evaluate run --extended": "coco",
     "mine inspect run/candidates.safetensors --html page.html": "web",
+    "index run --out index": "search",
     "search run ball": "search",
     "experiment scenes-table1 --data precomp --report page": "web",
     "serve run --port 0": "web",
@@ -71,7 +72,7 @@ WORKS = (
     "mine inspect run/candidates.safetensors",
     "mine export run/candidates.safetensors --out lists",
     "mine share run --batch-sizes 16",
-    "index run --out index",
+    "run recipe.toml --out again",
     "encode run --texts texts.txt --out vectors.npy",
     "runs run",
     "recipes",
@@ -83,20 +84,23 @@ WORKS = (
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """A folder with photos, captions and a recipe."""
+    """A folder with photos, captions, a recipe, and a run of it with an index."""
     folder = tmp_path_factory.mktemp("base")
     save_recipe(small_recipe(write_precomp(folder / "precomp")), folder / "recipe.toml")
     (folder / "photos").mkdir()
     (folder / "photos" / "a.png").write_bytes(b"\x89PNG")
     (folder / "captions.csv").write_text("image,caption,split\na.png,a red ball,train\n")
     (folder / "texts.txt").write_text("a red ball\n")
+    for words in ("run recipe.toml --out run", "index run"):
+        done = aoq(*words.split(), cwd=folder)
+        assert done.returncode == 0, done.stderr
     return folder
 
 
 @pytest.fixture(scope="module")
 def done(base):
     """Exit code and messages of every command, one after the other, in a process without extras."""
-    words = json.dumps([str(base), *FIRST, *NEEDS, *WORKS])
+    words = json.dumps([str(base), *NEEDS, *WORKS])
     ended = python(COMMANDS, cwd=ROOT, given=words, cache=base / "cache")
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
@@ -122,7 +126,7 @@ def test_a_command_names_the_extra_that_it_needs(done, words):
     assert f'pip install "aoq[{NEEDS[words]}]"' in said
 
 
-@pytest.mark.parametrize("words", [*FIRST, *WORKS])
+@pytest.mark.parametrize("words", WORKS)
 def test_a_command_of_the_base_works_without_extras(done, words):
     code, said = done[words]
     assert code == 0, said
