@@ -1,8 +1,9 @@
 """The cost of a step of a grouped batch, and of one with offline negatives, against an online step.
 
 Steps are whole: ids to tensors, forward, backward, update, at the sizes of the recipes for small
-sets and of Flickr8k. Lists are random: what a step costs does not depend on what they hold. To a
-grouped step belongs its share of putting the pairs of an epoch into groups.
+sets and of Flickr8k. Lists are random: what a step costs does not depend on what they hold. A
+grouped step includes its share of putting the pairs of an epoch into groups. Seconds are those of
+the processor on one thread, which other programs on a shared machine disturb least.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ class Steps:
         self.model = model.train()
         self.optimizer = make_optimizer(self.model, self.settings)
         self.collectives = Collectives(start_fabric(torch.device("cpu"), self.settings.precision))
-        started = time.perf_counter()
+        started = time.process_time()
         self.order = self._order()
-        self.seconds_to_order = time.perf_counter() - started
+        self.seconds_to_order = time.process_time() - started
         self.taken = 0
 
     def _order(self) -> Ids:
@@ -127,30 +128,30 @@ class GroupedSteps:
     repeats: int
 
     def run(self) -> dict[str, Any]:
+        torch.set_num_threads(1)
         grouped_order(pairs_to_read()[1], group_size=8, epoch=0)  # compiles
         recipe = load_recipe(self.recipe)
         ways = {way: Steps(recipe, way) for way in WAYS}
         seconds = defaultdict(list)
         for turn in range(self.repeats + 1):
             for way, steps in ways.items():
-                started = time.perf_counter()
+                started = time.process_time()
                 steps.take()
                 if turn:  # the first is not counted
-                    seconds[way].append(time.perf_counter() - started)
+                    seconds[way].append(time.process_time() - started)
         costs = {
             way: median(seconds[way]) + steps.seconds_to_order / steps.per_epoch
             for way, steps in ways.items()
         }
-        online = ways["online"]
         rows = {
             way: {"seconds": round(cost, 5), "ratio": round(cost / costs["online"], 3)}
             for way, cost in costs.items()
         }
-        model = online.model
+        width = recipe.model.joint_width
         return {
             "name": self.recipe,
-            "what": f"a step of {type(model).__name__}, batch {online.settings.batch_size}, "
-            f"{REGIONS} x {FEATURES} features",
+            "what": f"a step of {recipe.model.name}, batch {recipe.round_two.batch_size}, "
+            f"{REGIONS} x {FEATURES} features, D {width}",
             "repeats": self.repeats,
             "rows": rows,
             "seconds_to_group_an_epoch": round(ways["grouped"].seconds_to_order, 3),
@@ -163,5 +164,5 @@ class GroupedSteps:
 
 COMPARISONS = [
     GroupedSteps(recipe=f"{name}-small", repeats=repeats)
-    for name, repeats in (("vse", 60), ("scan", 40), ("bfan", 40), ("vsrn", 40))
+    for name, repeats in (("vse", 41), ("scan", 21), ("bfan", 21), ("vsrn", 21))
 ]

@@ -61,8 +61,8 @@ class Question:
     def send(self, connection: http.client.HTTPConnection, headers: Mapping[str, str]) -> int:
         """The status of the answer, when all of it has come."""
         if self.query is not None:
-            kind = {"Content-Type": "application/json"}
-            connection.request("POST", self.path, json.dumps(self.query), {**headers, **kind})
+            given = {**headers, "Content-Type": "application/json"}
+            connection.request("POST", self.path, json.dumps(self.query), given)
         elif isinstance(self.texts_for, bytes):
             head = 'Content-Disposition: form-data; name="picture"; filename="a"\r\n\r\n'
             start, end = f"--{_BOUNDARY}\r\n{head}".encode(), f"\r\n--{_BOUNDARY}--\r\n".encode()

@@ -23,6 +23,8 @@ from reproduction.page import write_pages
 from reproduction.peers import PEER_RESULTS
 from reproduction.peers.rows import SetupName
 from reproduction.report import PaperReport
+from reproduction.right_answers import measure
+from reproduction.small_sets import write_small_sets
 from reproduction.towers import ROWS as TOWER_ROWS
 from reproduction.towers import TOWER_RESULTS, TowerTrainings
 from reproduction.verdicts import claims_table
@@ -219,6 +221,18 @@ def towers(
     TowerTrainings(data, patches, image, text, out, results).train(chosen, seeds)
 
 
+@app.command(name="small-sets")
+def small_sets(*, data: Path) -> None:
+    """Write the figures of models for small sets from results/small-sets.jsonl; then run `page`.
+
+    Parameters
+    ----------
+    data
+        Folder of the data set.
+    """
+    write_small_sets(data)
+
+
 @app.command
 def words(run: Path, /, *, index: Path, results: Path = WORD_RESULTS) -> None:
     """Search photos of test by the model, by words of captions, and by both.
@@ -304,6 +318,20 @@ def _experiment(
 def _paper_report(name: str, found: ExperimentCommand) -> PaperReport:
     paper = load_paper_table(name, found.experiment.definition)
     return PaperReport(found.read(), paper, all_comparisons(found.experiment.results_file))
+
+
+@app.command(name="right-answers")
+def right_answers(*, data: Path, out: Path = Path("runs/right-answers")) -> None:
+    """Measure right answers among the hardest negatives, and losses on captions that many share.
+
+    Parameters
+    ----------
+    data
+        Folder of Flickr8k with features of one vector a photo, or a few regions.
+    out
+        Folder of the trainings.
+    """
+    measure(data, out)
 
 
 if __name__ == "__main__":

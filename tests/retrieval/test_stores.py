@@ -130,6 +130,28 @@ def test_every_store_answers_as_the_flat_one(kind, lite):
     store.close()
 
 
+@pytest.mark.slow
+def test_eight_thousand_vectors_in_milvus_lite_are_found_as_in_memory(lite):
+    """As many as Flickr8k has photos, in groups of similar ones as photos are."""
+    random = np.random.default_rng(0)
+    groups = random.standard_normal((400, 512)).astype(np.float32)
+    vectors = groups[random.integers(0, 400, 8000)]
+    vectors = vectors + 0.3 * random.standard_normal(vectors.shape).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    metadata, queries = rows_of(8000), vectors[::400] + np.float32(0.01)
+    exact = VectorRanker.of_rows(Encoding(torch.from_numpy(vectors)))
+    store = MilvusStore.create(lite, "images", model_hash="m", width=512, expected=8000)
+    keys = np.arange(8000) * 3 + 1
+    store.add(keys, vectors, metadata)
+    ranker, query = VectorRanker(store, keys), EncodedQuery(Encoding(torch.from_numpy(queries)))
+    assert_same(ranker.rank(query, top=50), exact.rank(query, top=50))
+    for text in FILTERS:
+        where = Filter.parse(text)
+        allowed = Allowed(where.mask(metadata.columns), where, metadata.columns)
+        found = (each.rank(query, top=20, allowed=allowed) for each in (ranker, exact))
+        assert_same(*found)
+
+
 def test_what_nothing_may_be_found_of_gives_nothing(lite):
     exact = flat(np.arange(9), units(9))
     found = answers(exact, None, units(2), allowed=Allowed.of_mask(np.zeros(9, bool)))

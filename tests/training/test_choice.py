@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import aoq.training.choice as choice_module
@@ -13,15 +14,19 @@ from aoq.config import Recipe
 from aoq.recipes import load_recipe, shipped_recipes
 from aoq.runs.directory import RunDirectory
 from aoq.training.choice import Choice, choose_recipe
+from aoq.types import Positives
 from tests.commands import aoq, assert_refused
 
 
 class Set:
-    """A training split of which only the number of pairs matters."""
+    """A training split of which the number of pairs matters, and how many captions there are."""
 
-    def __init__(self, pairs: int) -> None:
-        self.positives = self
-        self.pairs = range(pairs)
+    def __init__(self, pairs: int, captions: int | None = None) -> None:
+        numbers = np.arange(pairs)
+        self.positives = Positives.from_pairs(
+            np.stack([numbers, numbers], axis=1), n_images=pairs, n_texts=pairs
+        )
+        self.captions = [f"caption {number % (captions or pairs)}" for number in range(pairs)]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +49,20 @@ def test_the_choice_follows_pairs_towers_and_the_gpu(monkeypatch, pairs, device,
     assert choice.recipe == recipe
     assert choice.recipe in shipped_recipes()
     assert (image or f"{pairs:,}") in choice.reason
+
+
+@pytest.mark.parametrize("pairs", [30_000, 145_000])
+def test_many_images_that_share_a_caption_are_not_learned_by_their_hardest_negatives(
+    monkeypatch, pairs
+):
+    monkeypatch.setattr(choice_module, "open_dataset", lambda data, split: Set(pairs, 500))
+    monkeypatch.setattr(choice_module, "default_device", lambda: "cuda")
+    choice = choose_recipe("data")
+    assert "0.25 other captions say the same" in choice.reason
+    recipe = load_recipe(choice.recipe)
+    assert recipe.round_one.loss.name == "infonce"
+    assert recipe.round_two.loss.weigh_matches
+    assert recipe.mining.equal_captions
 
 
 def parsed(words: list[str]) -> Recipe:

@@ -79,7 +79,15 @@ def standardised(data):
     return replace(recipe, model=replace(recipe.model, **dict.fromkeys(dropped, 0.0)))
 
 
+def remining(data):
+    """Lists of the average, mined by both."""
+    recipe = small_recipe(data)
+    recipe = replace(recipe, model=replace(recipe.model, name="vse"))
+    return with_round_two(recipe, remine_every=1, ema=0.9, warmup_epochs=1, epochs=4)
+
+
 RECIPES = {
+    "remining": remining,
     "whole": whole_recipe,
     "everything": recipe_with_everything,
     "standardised": standardised,
@@ -126,7 +134,7 @@ def test_a_model_with_batch_norm_and_dropout_trains_in_two_processes(steps):
     assert np.mean(totals[-5:]) < np.mean(totals[:5])
 
 
-@pytest.mark.parametrize("name", ["whole", "everything", "standardised", "cca"])
+@pytest.mark.parametrize("name", ["whole", "everything", "standardised", "cca", "remining"])
 def test_two_processes_end_a_recipe_like_one(tmp_path, in_processes, name):
     """Statistics of inputs and computed models included."""
     recipe = load_recipe(in_processes / f"{name}.toml")

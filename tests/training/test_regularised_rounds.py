@@ -55,6 +55,18 @@ def test_inputs_are_fitted_where_the_data_are_read(precomp):
     assert {weight.device.type for weight in model.state_dict().values()} == {"meta"}
 
 
+def test_the_images_that_inputs_are_fitted_by_are_read_once_a_run(precomp, monkeypatch):
+    recipe, read, sizes = regularised(precomp, "scan"), Collator.regions, []
+    monkeypatch.setattr(
+        Collator, "regions", lambda self, ids: sizes.append(len(ids)) or read(self, ids)
+    )
+    build = open_training_data(recipe).builder(recipe.model)
+    one, two = build(), build()
+    assert sizes == [12]
+    assert one.inputs.scaled.mean.equal(two.inputs.scaled.mean)
+    assert one.inputs.scaled.mean.any()
+
+
 def test_a_run_reads_by_the_statistics_of_its_training(tmp_path, precomp):
     recipe = regularised(precomp, "scan")
     train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")

@@ -15,10 +15,7 @@ from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.mine import mine
 from aoq.mining.mixing import mixed
-from aoq.recipes import save_recipe
-from aoq.runs.directory import RunDirectory
 from aoq.scoring.encoded import encode_dataset
-from aoq.storage import read_json_lines
 from aoq.training import remining as remining_module
 from aoq.training import step as step_module
 from aoq.training.two_rounds import run_recipe
@@ -32,7 +29,6 @@ from tests.training.cases import (
     weights,
     with_round_two,
 )
-from tests.training.test_collectives import torchrun
 
 CASES = {
     "fresh": {},
@@ -123,7 +119,7 @@ def test_a_killed_round_draws_from_the_lists_of_an_uninterrupted_one(
     recipe = recipe_of(precomp, case)
     run_recipe(tmp_path / "whole", recipe)
     if moment == "save":
-        place, name, at = remining_module.Remining, "_remove_others", 2
+        place, name, at = remining_module.Remining, "_remove_before", 2
     elif moment == "mine":
         place, name, at = remining_module, "mine_in_processes", 2
     else:  # of round two: round one has 12 steps, each of as many parts
@@ -225,16 +221,3 @@ def test_mixed_lists_are_those_of_a_plain_loop(seed, keep, depth, are_estimated)
         np.testing.assert_array_equal(ids, expected)
         if are_estimated:  # they came with their candidates
             np.testing.assert_array_equal(found.matches_of(direction), ids / np.float32(20))
-
-
-@pytest.mark.slow
-def test_two_processes_mine_and_train_as_one(tmp_path, precomp):
-    recipe = recipe_of(precomp, "average")
-    save_recipe(recipe, tmp_path / "recipe.toml")
-    torchrun("-m", "tests.training.recipe_in_processes", tmp_path / "recipe.toml", tmp_path / "two")
-    run_recipe(tmp_path / "one", recipe)
-    one, two = (weights(tmp_path / name / "round-two") for name in ("one", "two"))
-    for name, value in one.items():
-        np.testing.assert_allclose(two[name], value, atol=1e-3, err_msg=name)
-    log = read_json_lines(RunDirectory(tmp_path / "two" / "round-two").events)
-    assert [line["epoch"] for line in log if line["event"] == "mined"] == [2, 3]

@@ -13,8 +13,8 @@ def demo(
 ) -> None:
     """Train four settings on the embedded data set, compare them and write a report.
 
-    Runs round one, mining, then round two with the losses online, OffTri, OffQuin and AdapOffQuin.
-    If interrupted, the same command continues.
+    Runs round one with the online loss, mining, then round two with OffTri, OffQuin and
+    AdapOffQuin. If interrupted, the same command continues.
 
     Parameters
     ----------

@@ -16,7 +16,8 @@ def import_(
     source: str,
     /,
     *,
-    out: Path,
+    out: Path | None = None,
+    default: Flag = False,
     prompt: str = "{}",
     data: Path | None = None,
     vocabulary: Path | None = None,
@@ -39,7 +40,9 @@ def import_(
     source
         Name or folder of a pretrained model, or a published model, .pth.tar.
     out
-        Folder of the run.
+        Folder of the run; with --default it may be left out, and is in the cache then.
+    default
+        Search folders of photos with this model from now on, as `aoq search photos "a dog"`.
     prompt
         Sentence that every text is put into, such as 'a photo of {}', for a pretrained model.
     data
@@ -58,6 +61,8 @@ def import_(
     if _is_checkpoint(source, vocabulary):
         if prompt != "{}":
             raise UserError("--prompt is for a pretrained model; leave it out for a checkpoint.")
+        if default or out is None:
+            raise UserError("a checkpoint needs --out, and cannot be the default; name a folder.")
         if vocabulary is None:
             raise UserError(
                 f"{source} is a checkpoint; name the vocabulary it was trained with, with "
@@ -74,9 +79,34 @@ def import_(
         )
     from aoq.published.dual_encoders import import_dual_encoder
 
-    import_dual_encoder(out, source, prompt=prompt, data=data, force=force)
+    place = _place(source, out, default=default)
+    if not (default and out is None and place.is_dir() and not force):  # it is there already
+        import_dual_encoder(place, source, prompt=prompt, data=data, force=force)
+    if default:
+        _set_default(place)
+        return
+    out = place
     pictures = () if data is not None else ("--pictures", "FOLDER")
     next_steps(command("index", out, *pictures), command("search", out, "a dog in the snow"))
+
+
+def _place(source: str, out: Path | None, *, default: bool) -> Path:
+    """Return where the run is written: where --out says, or for a default in the cache."""
+    if out is not None:
+        return out
+    if not default:
+        raise UserError("give the folder of the run with --out, or add --default.")
+    from aoq.retrieval.default_model import place_of
+
+    return place_of(source)
+
+
+def _set_default(run: Path) -> None:
+    from aoq.progress import say
+    from aoq.retrieval.default_model import set_default_model
+
+    say(f"{run} searches folders of photos from now on, as {set_default_model(run)} says")
+    next_steps(command("search", "PHOTOS", "a dog in the snow"))
 
 
 def _is_checkpoint(source: str, vocabulary: Path | None) -> bool:

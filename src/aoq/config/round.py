@@ -26,6 +26,9 @@ class RoundConfig:
     warmup_epochs: int = 0
     """Number of first epochs that learn from all in-batch negatives (Eq. 1) instead of the loss;
     rise_epochs is about the learning rate."""
+    fall_back_after: int | None = None
+    """Epochs after the warm-up, none of which is above its best on dev, after which the round goes
+    back to the end of the warm-up and goes on with Eq. 1; none: never."""
     batch_size: int = 128
     "Positive pairs per step, over all processes: negatives come from the whole batch."
     batches: Literal["random", "grouped"] = "random"
@@ -89,7 +92,12 @@ class RoundConfig:
         settle_types(self)
         require_counts(self, "epochs", "decay_after", "accumulate", "checkpoint_every")
         require_counts(self, "validation_texts", "validate_every", "patience", "log_every")
-        require_counts(self, "encode_at_once", "remine_every")
+        require_counts(self, "encode_at_once", "remine_every", "fall_back_after")
+        require(
+            self.fall_back_after is None or self.warmup_epochs > 0,
+            "fall_back_after goes back to the end of the warm-up, and there is none; set "
+            "warmup_epochs to 1 or more.",
+        )
         require(
             0 <= self.remine_keep < 1,
             f"remine_keep is {self.remine_keep}; it has to lie in [0, 1).",
@@ -177,6 +185,10 @@ class RoundConfig:
         if not self.warming_up(epoch):
             return self.loss
         return replace(self.loss, name="standard", squared=False)
+
+    def fallen_back(self) -> RoundConfig:
+        """Return the settings of a round that goes on with Eq. 1, as it began."""
+        return replace(self, loss=self.loss_at(0), batches="random", remine_every=None)
 
     def learning_rate_at(self, step: int, *, n_steps: int, initial: float | None = None) -> float:
         """Return the learning rate of a step of the round, counted from 0; an epoch has `n_steps`.

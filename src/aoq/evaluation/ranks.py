@@ -6,20 +6,35 @@ both come from `score_matrix`: `score_pairs` may be slightly higher, which would
 model (all scores equal) look perfect. Scores computed in different blocks may still differ in the
 last digits; wrong answers within `TIE` of the right one are therefore ties too, and in half
 precision those within its last digit.
+
+Where a processor multiplies rounded numbers much faster, large sets are ranked by those products:
+an answer whose approximate score is surely above, or below, is counted without its float32 score
+(`aoq.scoring.approximation`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from aoq.config import FastProduct, Product
 from aoq.progress import progress_bar
-from aoq.scoring.blocks import BLOCK_SIZE, ranges
+from aoq.scoring.approximation import (
+    FAST_PRODUCTS,
+    WORTH_MEASURING,
+    RoundedBlocks,
+    approximable,
+    highest_products,
+    lowest_products,
+    measure_speeds,
+    score_pairs,
+)
+from aoq.scoring.blocks import BLOCK_SIZE, evenly_spread, ranges
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.precision import as_single
 from aoq.scoring.protocol import Scorer
@@ -29,6 +44,8 @@ from aoq.types import Ids, Positives, require_tensor
 E = TypeVar("E")
 TIE = 1e-6
 _MATRIX = "score_matrix(images, texts)"
+_DOUBTFUL = 16  # of so many scores of a block, one may need float32
+_WORTH_IT = 0.7  # of the time of float32: a rounded product must be much faster
 _PAIRS_AT_ONCE = 256  # pairs whose right scores come from one small block
 
 
@@ -66,14 +83,18 @@ def pair_ranks_in_blocks(
     positives: Positives,
     *,
     block_size: int = BLOCK_SIZE,
+    product: Product = "auto",
 ) -> PairRanks:
     """Compute ranks for every positive pair without holding the score matrix.
 
-    Each thread scores a block by itself, as in mining, and counts within it.
+    Each thread scores a block by itself, as in mining, and counts within it. `product` says how
+    scores are compared: in float32, or rounded first; by default, what is faster. The ranks are
+    the same.
     """
     by_text = np.lexsort(positives.pairs.T)  # the pairs, ordered by text
     floors = _floors(_positive_scores(scorer, encoded, positives))
-    count = _Count(scorer, encoded, positives, floors, floors[by_text])
+    fast = _fast_product(scorer, encoded, product)
+    count = _Count(scorer, encoded, positives, floors, floors[by_text], fast)
     texts, images = np.zeros((2, len(positives.pairs)), np.int64)
     blocks = [
         (rows, columns)
@@ -114,8 +135,71 @@ class _Count(Generic[E]):
     positives: Positives
     floors: npt.NDArray[np.float64]  # (P,), ordered by image
     floors_by_text: npt.NDArray[np.float64]  # (P,)
+    fast: FastProduct | None = None
+    _rounded_images: RoundedBlocks = field(default_factory=RoundedBlocks)
+    _rounded_texts: RoundedBlocks = field(default_factory=RoundedBlocks)
 
     def block(self, images: slice, texts: slice) -> _Counted:
+        """Count in a block, by a rounded product if that leaves few doubts."""
+        counted = None if self.fast is None else self._by_rounded_product(images, texts, self.fast)
+        return counted or self._by_scores(images, texts)
+
+    def _new(self, images: slice, texts: slice) -> _Counted:
+        of_images = _pairs_of(self.positives, images)
+        of_texts = _pairs_of(self.positives.swapped, texts)
+        return _Counted(
+            of_images,
+            np.zeros(of_images.stop - of_images.start, np.int32),
+            of_texts,
+            np.zeros(of_texts.stop - of_texts.start, np.int32),
+        )
+
+    def _by_rounded_product(
+        self, images: slice, texts: slice, kind: FastProduct
+    ) -> _Counted | None:
+        """Count by approximate scores, and float32 scores where those leave a doubt."""
+        from aoq.evaluation.kernels import Doubts, RoundedBlock, count_rounded
+
+        vectors: list[Any] = [self.encoded.images[images], self.encoded.texts[texts]]
+        image_vectors, text_vectors = (part.vectors.contiguous() for part in vectors)
+        rows = self._rounded_images.of(image_vectors, images, kind)
+        columns = self._rounded_texts.of(text_vectors, texts, kind)
+        counted, starts = self._new(images, texts), self.positives.starts
+        inside = counted.of_images, counted.of_texts
+        starts = starts[images.start : images.stop + 1] - inside[0].start
+        of_rows = np.repeat(np.arange(len(image_vectors)), np.diff(starts))
+        of_columns = self.positives.swapped.pairs[inside[1], 0] - texts.start
+        floors = self.floors[inside[0]], self.floors_by_text[inside[1]]
+        errors = rows.errors(columns)[of_rows], columns.errors(rows)[of_columns]
+        own = self.positives.within(images, texts)
+        own_starts = np.searchsorted(own[0], np.arange(len(image_vectors) + 1))
+        block = RoundedBlock(
+            rows.products(columns),
+            rows.scales,
+            columns.scales,
+            own_starts,
+            np.ascontiguousarray(own[1]),
+            starts,
+            lowest_products(kind, floors[0], errors[0]),
+            highest_products(kind, floors[0], errors[0]),
+            of_columns,
+            lowest_products(kind, floors[1], errors[1]),
+            highest_products(kind, floors[1], errors[1]),
+        )
+        room = len(image_vectors) * len(text_vectors) // _DOUBTFUL
+        doubts = [Doubts(*np.empty((3, room), np.int32)) for _ in inside]
+        numbers = count_rounded(block, counted.texts, counted.images, *doubts)
+        if min(numbers) < 0:
+            return None
+        for doubt, number, right, counts in zip(
+            doubts, numbers, floors, (counted.texts, counted.images), strict=True
+        ):
+            at_rows, at_columns, pairs = (part[:number] for part in doubt)
+            scores = score_pairs(image_vectors.numpy(), text_vectors.numpy(), at_rows, at_columns)
+            np.add.at(counts, pairs, ~(scores < right[pairs].astype(np.float32)))
+        return counted
+
+    def _by_scores(self, images: slice, texts: slice) -> _Counted:
         from aoq.evaluation.kernels import count_not_below  # compiled, or read from a cache
 
         with torch.no_grad():
@@ -126,14 +210,8 @@ class _Count(Generic[E]):
         require_tensor(_MATRIX, matrix, sizes, of="fraction")
         scores = np.ascontiguousarray(as_single(matrix).cpu().numpy())
         scores[self.positives.within(images, texts)] = -np.inf
-        swapped = self.positives.swapped
-        of_images, of_texts = _pairs_of(self.positives, images), _pairs_of(swapped, texts)
-        counted = _Counted(
-            of_images,
-            np.zeros(of_images.stop - of_images.start, np.int32),
-            of_texts,
-            np.zeros(of_texts.stop - of_texts.start, np.int32),
-        )
+        counted, swapped = self._new(images, texts), self.positives.swapped
+        of_images, of_texts = counted.of_images, counted.of_texts
         count_not_below(
             scores,
             self.positives.starts[images.start : images.stop + 1] - of_images.start,
@@ -194,6 +272,26 @@ def _floors(right: Tensor) -> npt.NDArray[np.float64]:
 def _wrong_texts(positives: Positives) -> Ids:
     """Return the number of wrong texts of each image: its worst rank. (N,)"""
     return positives.n_texts - positives.texts_per_image()
+
+
+def _fast_product(
+    scorer: Scorer[E], encoded: EncodedDataset[E], wanted: Product
+) -> FastProduct | None:
+    """Choose the product that is fastest on some images and texts; none: float32."""
+    sizes = len(encoded.images), len(encoded.texts)
+    is_small = wanted == "auto" and sizes[0] * sizes[1] < WORTH_MEASURING
+    if wanted == "float32" or is_small or not approximable(scorer, encoded):
+        return None
+    if wanted != "auto":
+        return wanted
+    images, texts = (
+        rows[torch.from_numpy(evenly_spread(len(rows), BLOCK_SIZE))]
+        for rows in (encoded.images, encoded.texts)
+    )
+    vectors: list[Any] = [images, texts]
+    speeds = measure_speeds(vectors[0].vectors, vectors[1].vectors, FAST_PRODUCTS)
+    best = min(speeds.fast, key=speeds.fast.__getitem__, default=None)
+    return best if best and speeds.fast[best] < _WORTH_IT * speeds.float32 else None
 
 
 def _pairs_of(positives: Positives, images: slice) -> slice:

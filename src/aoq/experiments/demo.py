@@ -118,16 +118,16 @@ def demo_report(out: Path, recipe: Recipe, *, size: str) -> ExperimentReport:
         for title, folder in folders.items()
     ]
     seconds = (f"{row.label} {row.trainings[0].line['seconds']:.0f}" for row in rows)
-    first = f", of which the first {two.warmup_epochs} warm up with all negatives of the batch"
+    first = f", {count_of(two.warmup_epochs, 'epoch')} of them with all negatives of the batch"
     epochs = count_of(two.epochs, "epoch") + (first if two.warmup_epochs else "")
     return ExperimentReport(
         title="Four ways to choose the negatives",
         description=(
             f"{recipe.model.name.upper()} (width {recipe.model.joint_width}) on the embedded data "
             f"set, seed {recipe.seed}: round one with the hardest negatives of each batch of "
-            f"{one.batch_size}, mining with its model, then round two from scratch with each loss "
-            f"for {epochs}, the same in every setting. One seed on "
-            "a small set: on another seed the order can be another."
+            f"{one.batch_size} (online), mining with its model, then round two from scratch with "
+            f"each other loss; every round has {epochs}. One seed "
+            "on a small set: on another seed the order can be another."
         ),
         rows=rows,
         dataset=dataset,

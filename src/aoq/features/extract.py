@@ -18,6 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,8 @@ def _divide(places: dict[Path, Path | Fault], broken: dict[Path, Fault]) -> Extr
 def _find_widths(places: Sequence[Path], source: RegionSource) -> dict[Path, int]:
     """Return the features per region of each cached file; 0 if there is no usable one."""
     with ThreadPoolExecutor() as pool:
-        read = map_in_order(pool, partial(_kept_width, source=source), places, ahead=UNDER_WAY)
+        sources = repeat(source, len(places))
+        read = map_in_order(pool, _kept_width, places, sources, ahead=UNDER_WAY)
         found = track(read, "Checking features", total=len(places), unit="pictures")
         return dict(zip(places, found, strict=True))
 

@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from aoq.data.vocabulary import tokenize
 from aoq.errors import UserError
+from aoq.scoring.blocks import evenly_spread
 from aoq.types import Bools, Ids, Positives
 
 _MOST_PAIRS = 20_000_000  # of the enlarged relation: 0.3 GB, and 1.2 GB on the way
 _PAIRS_AT_ONCE = 1 << 16  # compared at a time: their arrays stay in the cache
+_PAIRS_COMPARED = 20_000  # of a data set: some seconds
 _BITS_OF = np.array([number.bit_count() for number in range(1 << 16)], np.uint8)
 
 
@@ -68,6 +70,25 @@ def with_equal_captions(positives: Positives, captions: Sequence[str]) -> Positi
     keys = np.sort(np.repeat(images, counts) * positives.n_texts + texts)
     pairs = np.stack(np.divmod(keys, positives.n_texts), axis=1)
     return Positives(pairs, n_images=positives.n_images, n_texts=positives.n_texts)
+
+
+def same_in_batch(positives: Positives, captions: Sequence[str], *, batch_size: int) -> float:
+    """Return how many other pairs of a random batch have a caption with the words of one's own.
+
+    Captions of one image do not count: they are no negatives of each other. Of a large set a sample
+    of pairs, evenly spread, is looked at.
+
+    >>> pairs = Positives.from_pairs([(0, 0), (1, 1), (2, 2)], n_images=3, n_texts=3)
+    >>> round(same_in_batch(pairs, ["red dress", "Dress, red", "blue hat"], batch_size=4), 2)
+    1.0
+    """
+    numbers: dict[frozenset[str], int] = {}
+    images, texts = positives.pairs[evenly_spread(len(positives.pairs), _PAIRS_COMPARED)].T
+    words = (frozenset(words_of(captions[text])) for text in texts)
+    said = np.array([numbers.setdefault(each, len(numbers)) for each in words], np.int64)
+    of_image = np.unique(images * len(numbers) + said, return_counts=True)[1]
+    n_same = (np.bincount(said) ** 2).sum() - (of_image**2).sum()
+    return float((batch_size - 1) * n_same / max(len(texts) * (len(texts) - 1), 1))
 
 
 class NearCaptions:

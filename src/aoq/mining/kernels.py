@@ -14,6 +14,7 @@ import numpy.typing as npt
 from aoq.compiling import compiled
 from aoq.mining.toplists import SPARE, Hits, Keys, ListArrays
 from aoq.scoring.approximation import Products
+from aoq.scoring.kernels import widen
 from aoq.types import Bools, Floats, Ids, Int32s
 
 Words = npt.NDArray[np.uint64]
@@ -154,22 +155,13 @@ def find_pairs(block: RoundedBlock, found_rows: Int32s, found_columns: Int32s) -
     Stops once there are more than `found_rows` and `found_columns` hold.
     """
     n_rows, n_columns = block.products.shape
-    are_halves = block.products.itemsize == 2
     values = np.empty(n_columns, np.float32)
-    bits = values.view(np.int32)
     flags = np.zeros(-(-n_columns // 8) * 8, np.bool_)
     words = flags.view(np.uint64)
     columns = np.empty(n_columns + 1, np.int32)
     n_found = 0
     for row in range(n_rows):
-        products = block.products[row]
-        if are_halves:
-            for column in range(n_columns):
-                bits[column] = np.int32(products[column]) << 16
-        else:
-            scale = block.row_scales[row]
-            for column in range(n_columns):
-                values[column] = np.float32(products[column]) * block.column_scales[column] * scale
+        widen(block.products[row], block.column_scales, block.row_scales[row], values)
         _flag(values, block.row_floors[row], block.column_floors, flags)
         for place in range(block.struck_starts[row], block.struck_starts[row + 1]):
             flags[block.struck[place]] = False

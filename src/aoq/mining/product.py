@@ -21,6 +21,7 @@ from aoq.mining.score_matrix import ScoreMatrix
 from aoq.mining.toplists import Hits
 from aoq.scoring.approximation import (
     FAST_PRODUCTS,
+    WORTH_MEASURING,
     Errors,
     Products,
     RoundedRows,
@@ -35,12 +36,10 @@ from aoq.storage import hash_parts, write_json
 from aoq.types import Encoding, Floats, Ids, Int32s, Positives
 
 E = TypeVar("E")
-_WORTH_MEASURING = 2**26  # pairs of a sweep: fewer take less than a second
 _SAMPLE = 1024
 _WORTH_IT = 0.95  # of the time of float32, which a rounded product must not exceed
 _LOOKED_AT = 0.3e-9  # seconds a pair takes to look through, in any product
 _HITS = 1.5  # pairs above a floor, by those that stay in a list
-_KEPT = 2**26  # bytes of texts that are kept rounded
 _MOST = 0.5  # share of a block's pairs that are scored singly if a product was asked for
 
 
@@ -110,7 +109,7 @@ def choose_product(
     """
     encoded = EncodedDataset(matrix.anchors, matrix.candidates, matrix.device)
     n_images, n_texts = images.stop - images.start, len(matrix.candidates)
-    is_small = wanted == "auto" and n_images * n_texts < _WORTH_MEASURING
+    is_small = wanted == "auto" and n_images * n_texts < WORTH_MEASURING
     if wanted == "float32" or is_small or not approximable(matrix.scorer, encoded):
         return FLOAT32
     if wanted != "auto":
@@ -153,6 +152,10 @@ class RoundedStripe:
     rounded: RoundedRows
     most: float
     "Share of the pairs that a block may admit."
+
+    @property
+    def kind(self) -> FastProduct:
+        return self.rounded.kind
 
     @classmethod
     def of(cls, images: Encoding, choice: ProductChoice) -> RoundedStripe | None:
@@ -220,24 +223,6 @@ class AdmittingBlock:
             return None
         idx, columns = found[0, :count] + np.int32(rows.start), found[1, :count]
         return Hits(idx, score_pairs(self.stripe.vectors, self.texts, idx, columns), columns)
-
-
-class RoundedTexts:
-    """Rounds blocks of texts, and keeps the first ones for the next stripes."""
-
-    def __init__(self, choice: ProductChoice) -> None:
-        self._kind = choice.fast
-        self._kept: dict[int, RoundedRows] = {}
-
-    def of(self, texts: Encoding, ids: slice) -> RoundedRows:
-        """Round the texts `ids`."""
-        kept = self._kept.get(ids.start)
-        if kept is None:
-            assert self._kind is not None
-            kept = RoundedRows.of(texts.vectors, self._kind)
-            if ids.stop * kept.codes[0].nbytes <= _KEPT:
-                self._kept[ids.start] = kept
-        return kept
 
 
 def struck_within(positives: Positives, images: slice, texts: slice) -> tuple[Ids, Ids]:

@@ -19,10 +19,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from aoq.mining.product import FLOAT32, ProductChoice, RoundedStripe, RoundedTexts, struck_within
+from aoq.mining.product import FLOAT32, ProductChoice, RoundedStripe, struck_within
 from aoq.mining.score_matrix import ScoreMatrix
 from aoq.mining.toplists import Hits, TopLists
 from aoq.progress import progress_bar
+from aoq.scoring.approximation import RoundedBlocks
 from aoq.scoring.blocks import evenly_spread, ranges
 from aoq.scoring.encoded import Rows
 from aoq.threads import worker_threads
@@ -74,8 +75,8 @@ class FullSweep(Sweep[E]):
     """A pass over every image with every text."""
 
     @cached_property
-    def _rounded_texts(self) -> RoundedTexts:
-        return RoundedTexts(self.choice)
+    def _rounded_texts(self) -> RoundedBlocks:
+        return RoundedBlocks()
 
     def run(self, *, first_stripe: int = 0, pause: Callable[[], bool]) -> Iterator[int]:
         """Score blocks in threads; see `Sweep.run`."""
@@ -149,7 +150,7 @@ class FullSweep(Sweep[E]):
     ) -> _Found:
         """Score the pairs of a block that a rounded product admits, or all if they are many."""
         encoded: Any = self.matrix.candidates[texts]
-        block = rounded.block(encoded, self._rounded_texts.of(encoded, texts))
+        block = rounded.block(encoded, self._rounded_texts.of(encoded.vectors, texts, rounded.kind))
         struck = struck_within(self.matrix.positives, stripe.ids, texts)
         n_images = len(floors)
         if stripe.ids.start == self.images.start:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from aoq.progress import progress_bar
+from aoq.errors import UserError, require_packages
+from aoq.progress import progress_bar, warn
 from aoq.retrieval.allowed import Allowed
 from aoq.retrieval.calibration import Calibration
 from aoq.retrieval.find import DEPTH, Question
@@ -53,7 +54,15 @@ def completed(matcher: Matcher) -> Index:
     To be called when all parts are written, and again when texts change or images are renumbered.
     """
     index = matcher.index
-    manifest = replace(index.manifest, captions=write_captions(index), tuning=None)
+    manifest = replace(index.manifest, captions=None, tuning=None)
+    if not index.texts:
+        return replace(index, manifest=manifest)
+    try:
+        require_packages("bm25s", "faiss", extra="search")
+    except UserError as error:
+        warn(f"captions are not indexed, and scores are not calibrated: {error}")
+        return replace(index, manifest=manifest)
+    manifest = replace(manifest, captions=write_captions(index))
     fresh = matcher.with_index(replace(index, manifest=manifest))
     return replace(index, manifest=replace(manifest, tuning=tuned(fresh)))
 

@@ -7,6 +7,7 @@ those of the other, so that every candidate has both scores before they are merg
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex, TypeGuard
 
@@ -67,7 +68,10 @@ class Question:
             raise QueryError(
                 "the index holds no captions whose words could be searched; search by the model."
             )
-        self.terms = () if query.words == "only" else matcher.terms(query)
+        by_model = query.words != "only"
+        # What has no words is rejected first: that costs little.
+        self.unknown_words = matcher.unknown_words(query) if by_model else ()
+        self.terms = matcher.terms(query) if by_model else ()
 
     @property
     def ranked_by(self) -> RankedBy:
@@ -94,7 +98,7 @@ class Question:
             depth *= 4
         return Answer(
             tuple(self._hit(good, group) for group in groups),
-            self.matcher.unknown_words(self.query) if self.terms else (),
+            self.unknown_words,
             exact=not self.terms or self.matcher.ranker(self.query.find).exact,
             ranked_by=self.ranked_by,
             calibration=self.calibration,
@@ -159,7 +163,7 @@ class Question:
             scores[image] = self.captions.score_document(entry.text, others)
         return scores
 
-    @property
+    @cached_property
     def calibration(self) -> Calibration | None:
         """What was fitted on queries like this one: of one text, or of one photo for texts."""
         if not self.query.asks_across:
@@ -197,7 +201,7 @@ class Question:
             "split; index a data set that has one, or give a lowest score instead of a precision."
         )
 
-    @property
+    @cached_property
     def _own_images(self) -> Ids:
         """The images of the index that the query is made of, which are no answer to it."""
         if self.query.find == "texts":
@@ -250,7 +254,7 @@ class Question:
         )
         return captions[self.captions.closest(asked, captions)]
 
-    @property
+    @cached_property
     def _answers(self) -> tuple[int, ...] | None:
         """The right answers, if the query is an entry of the index."""
         if not self.query.asks_across:

@@ -251,7 +251,6 @@ class Matcher:
 
     def terms(self, query: Query) -> tuple[Term, ...]:
         """Encode the sentences and photos of a query."""
-        self.unknown_words(query)  # reject what has no words first: it costs little
         weights = iter(query.weight_of_each)
         return (
             *(Term("texts", self._text_query(text), next(weights)) for text in query.texts),

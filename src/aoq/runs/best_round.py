@@ -149,7 +149,8 @@ def _best_on_dev(run: RunDirectory, settings: RoundConfig) -> float | None:
     ]
     if not logged:
         return _best_of_trainer(run)
-    if settings.warming_up(logged[-1]["epoch"] - 1):
+    is_warm_up = settings.warming_up(logged[-1]["epoch"] - 1)
+    if is_warm_up and settings.fall_back_after is None:  # else a round may end with it
         return None
     return float(sum(logged[-1][name] for name in names))
 

@@ -75,6 +75,8 @@ class TrainerState:
     "Steps of the whole round before the last validation within an epoch."
     threads: int = 0
     "Number of torch's threads for the steps of the round; 0 before the first."
+    fell_back: bool = False
+    "Whether the round went back to the end of its warm-up and goes on with Eq. 1."
 
 
 MakeModel = Callable[[], TrainableModel]

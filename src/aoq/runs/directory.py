@@ -78,6 +78,11 @@ class RunDirectory:
         return self.path / "trainer.pt"
 
     @property
+    def warm_up(self) -> Path:
+        """The state at the end of the warm-up, of a round that may go back to it."""
+        return self.path / "warm-up.pt"
+
+    @property
     def candidates(self) -> Path:
         return self.path / "candidates.safetensors"
 

@@ -33,6 +33,7 @@ Numbers = npt.NDArray[Any]
 Errors = npt.NDArray[np.float64]
 Products = npt.NDArray[np.int16] | npt.NDArray[np.int32]
 FAST_PRODUCTS: tuple[FastProduct, ...] = ("bfloat16", "int8")
+WORTH_MEASURING = 2**26  # pairs: fewer take less than a second in float32
 _TILE_BYTES = 2**20  # texts whose pairs are scored together: they stay in the second cache
 _HALF_DIGIT = 2.0**-8  # by which rounding to bfloat16 may change a number, relatively
 _EPSILON = 2.0**-24  # likewise, float32
@@ -42,6 +43,7 @@ _PROBED, _MEASURED = 64, 1024  # images and texts whose product is timed
 _NOTICED = 1e-3  # seconds by which a product may be slower on a few rows
 _SINGLE = 2**14  # pairs whose scoring one by one is timed: as dense as they are in mining
 _TURNS = 3
+_KEPT = 2**26  # bytes of rounded rows
 
 
 def approximable(scorer: Any, encoded: EncodedDataset[Any]) -> bool:
@@ -119,6 +121,22 @@ class RoundedRows:
             scales = self.scales[rows][:, None] * columns.scales
             scores: Floats = (products[rows] * scales).astype(np.float32)
         return scores
+
+
+class RoundedBlocks:
+    """Rounds blocks of rows, and keeps the first ones for when they are needed again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, RoundedRows] = {}
+
+    def of(self, vectors: Tensor, rows: slice, kind: FastProduct) -> RoundedRows:
+        """Round the vectors of consecutive rows; the same rows are always asked for together."""
+        rounded = self._kept.get(rows.start)
+        if rounded is None:
+            rounded = RoundedRows.of(vectors, kind)
+            if rows.stop * rounded.codes[0].nbytes <= _KEPT:
+                self._kept[rows.start] = rounded
+        return rounded
 
 
 def lowest_products(kind: FastProduct, floors: Numbers, errors: Numbers) -> Floats:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -50,6 +52,18 @@ def round_int8(
             back[column] = step * scale
         norms[row] = np.sqrt(_square(values))
         residues[row] = np.sqrt(_squared_distance(values, back))
+
+
+@compiled
+def widen(products: Any, column_scales: Floats, scale: np.float32, values: Floats) -> None:
+    """Write the approximate scores of a row of products; int16 are upper halves of float32."""
+    if products.itemsize == 2:
+        bits = values.view(np.int32)
+        for column in range(len(products)):
+            bits[column] = np.int32(products[column]) << 16
+    else:
+        for column in range(len(products)):
+            values[column] = np.float32(products[column]) * column_scales[column] * scale
 
 
 @compiled

@@ -64,6 +64,8 @@ class Remining:
             return sampler
         self._read, file = last, self.file_of(last)
         lists = CandidateLists.load(file).require_fit(self.train.dataset, source=file)
+        if self.processes.is_first:
+            self._remove_before(last)
         return sampler.with_lists(lists)
 
     def mine(self, model: TrainableModel, epoch: int, sampler: OfflineSampler) -> Mining:
@@ -93,11 +95,10 @@ class Remining:
                     depth_images=sampler.config.depth_images,
                 )
             lists.save(self.file_of(epoch))
-            self._remove_others(epoch)
         self.processes.barrier()  # all can read the lists
         return Mining("two", epoch + 1, round(time.monotonic() - started, 2), shares)
 
-    def _remove_others(self, epoch: int) -> None:
+    def _remove_before(self, epoch: int) -> None:
         """Remove the lists of earlier epochs, which no epoch draws from any more."""
         for before in range(epoch):
             self.file_of(before).unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -128,6 +129,8 @@ class Round:
         self.state = load_trainer(run.trainer, model, self.optimizer, **self._also_kept)
         for module in (model, self.logit_scale):
             self.collectives.share_weights(module)
+        if self.state.fell_back:
+            self.settings = settings.fallen_back()
         self.log = EventLog(run.events if processes.is_first else None)
         self.pace = Pace()
         self.statistics = StepStatistics()
@@ -286,10 +289,41 @@ class Round:
         with stop.at_once():
             metrics, best = self._validate(epoch)
         self.state = replace(self.state, epoch=epoch + 1, step=0)
+        if self.settings.fall_back_after is not None and epoch + 1 == self.settings.warmup_epochs:
+            self._save(self.run.warm_up)
         self._save()
         epochs = f"{epoch + 1}/{self.settings.epochs}"
         note = self.settings.note_on(epoch, is_best=best)
         say_epoch(self.label, epochs, metrics.as_dict(), note=note)
+        if self._has_fallen():
+            self._fall_back()
+
+    def _has_fallen(self) -> bool:
+        """Return whether no epoch after the warm-up is above it, and enough were given a chance."""
+        state, settings = self.state, self.settings
+        if settings.fall_back_after is None or state.fell_back:
+            return False
+        tried = state.epoch - settings.warmup_epochs
+        is_over = tried >= settings.fall_back_after or (tried > 0 and self._is_finished())
+        return is_over and state.best_epoch <= settings.warmup_epochs
+
+    def _fall_back(self) -> None:
+        """Go back to the end of the warm-up, and go on with its loss as if there were no other."""
+        warn(
+            f"{self.label}: after the warm-up, dev is not above its {self.state.best:.1f}. The "
+            "round goes back to the end of the warm-up and goes on with Eq. 1 (all negatives of "
+            "the batch). The hardest negatives of these data may be right answers: docs/training.md"
+            ", Right answers among the hardest negatives."
+        )
+        self.log.write("fell_back", epoch=self.state.epoch, best=self.state.best)
+        threads, lost = self.state.threads, self._steps_done
+        state = load_trainer(self.run.warm_up, self.model, self.optimizer, **self._also_kept)
+        self.state = replace(state, threads=threads, fell_back=True)
+        self.settings = self.settings.fallen_back()
+        self.statistics, self.pace = StepStatistics(), Pace()
+        self.bar(advance=self._steps_done - lost)
+        self.processes.barrier()  # all have read the state
+        self._save()
 
     def _batches(self, epoch: int) -> list[Ids]:
         """Draw the positive pairs of each step.
@@ -356,7 +390,7 @@ class Round:
 
         The state of the round is saved: a stop does not wait for the mining.
         """
-        if self.remining is None or self.sampler is None:
+        if self.remining is None or self.sampler is None or self.state.fell_back:
             return
         if self.remining.is_missing(epoch):
             if self.state.step:
@@ -489,7 +523,8 @@ class Round:
         """Judge the model on dev, and keep its weights if they are the best so far.
 
         Where there is an average of the weights, it stands in for them. Warm-up epochs never
-        count as best: their weights are kept only until a later epoch.
+        count as best, their weights are kept only until a later epoch; unless the round may go
+        back to them.
         """
         with self.average.in_model() if self.average is not None else nullcontext():
             metrics, best = self._judge_weights(epoch)
@@ -508,7 +543,7 @@ class Round:
             judged = evaluate(self.model, self.dev, description=f"{self.label}: validate")
         metrics = self.collectives.from_first(judged)
         score = metrics.rsum if self.settings.select_by == "rsum" else metrics.r1_r5
-        warming_up = self.settings.warming_up(epoch)
+        warming_up = self.settings.warming_up(epoch) and self.settings.fall_back_after is None
         if warming_up:
             score = -math.inf
         best = score > self.state.best or self.state.best_epoch < 0
@@ -525,10 +560,10 @@ class Round:
                 )
         return metrics, best
 
-    def _save(self) -> None:
+    def _save(self, path: Path | None = None) -> None:
         if self.processes.is_first:
             save_trainer(
-                self.run.trainer, self.model, self.optimizer, self.state, **self._also_kept
+                path or self.run.trainer, self.model, self.optimizer, self.state, **self._also_kept
             )
 
     @property

@@ -137,7 +137,8 @@ def test_ids_say_which_image_is_in_two_splits(folder: Path) -> None:
     change_rows(folder, "test", {1: np.load(folder / "train_ims.npy")[1]})
     (finding,) = check_dataset(folder).findings
     assert (finding.title, finding.is_error) == ("Images in two splits", True)
-    assert finding.places == (f"{folder}/row 1: the image 2 is also in train, row 1",)
+    (place,) = finding.places
+    assert place.endswith("row 1: the image 2 is also in train, row 1")
 
 
 def test_an_id_of_different_features_names_no_one_image(folder: Path) -> None:

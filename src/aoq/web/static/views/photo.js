@@ -194,7 +194,12 @@ export function choose(page) {
 function detail(page, query, { entry, picture, captions, columns = {} }, asked) {
   const { run } = page;
   const sentence = sentenceOf(asked, captions);
-  const stage = h("div", { class: "stage-place" }, h("div", { class: "stage" }, picture));
+  const shape = picture.naturalWidth / picture.naturalHeight;
+  const stage = h(
+    "div",
+    { class: "stage-place", style: shape > 0 ? { "--shape": String(shape) } : {} },
+    h("div", { class: "stage" }, picture),
+  );
   const words = h("div", { class: "words-place" });
   const here = (parameters) => address("photo", { run: run.name, ...query, ...parameters });
   const panel = h(
