@@ -18,6 +18,7 @@ from aoq.mining import score_matrix
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.captions import words_of
 from aoq.mining.mine import mine_in_processes
+from aoq.mining.product import ProductReport
 from aoq.mining.report import MiningReport, mining_report, report_file
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
@@ -344,6 +345,15 @@ def test_a_report_survives_the_way_to_disk_and_back(tmp_path):
     report.save(path)
     json.dumps(asdict(report), allow_nan=False)
     assert MiningReport.load(path) == report
+
+
+def test_a_report_of_before_products_were_chosen_was_scored_in_float32(tmp_path):
+    _, report = mine_and_report(NO_RULES)
+    fields = asdict(report)
+    del fields["product"]
+    path = tmp_path / "lists.report.json"
+    path.write_text(json.dumps(fields))
+    assert MiningReport.load(path).product == ProductReport("float32", n_pairs=0, n_scored=0)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"precision": "float32", "positives": {}}'])

@@ -15,7 +15,16 @@ from aoq.errors import UserError
 from aoq.scoring import encoding_files
 from aoq.scoring.blocks import block_size_within
 from aoq.scoring.encoded import EncodedDataset, encode_dataset
-from aoq.scoring.encoding_files import StoredRows, encode_to_disk, encodings_folder, open_stored
+from aoq.scoring.encoding_files import (
+    StoredRows,
+    copy_rows,
+    encode_to_disk,
+    encodings_folder,
+    open_rows,
+    open_stored,
+)
+from aoq.storage import atomic_folder
+from aoq.types import Encoding
 from tests.conftest import uneven_dataset
 from tests.scoring.cases import REGION_MODELS, collator_of, small_model, vocabulary_of
 
@@ -286,3 +295,19 @@ def test_rows_go_to_the_device_that_is_asked_for(tmp_path):
     taken = encoded.texts[:2]
     assert (taken.vectors.device.type, taken.mask.device.type) == ("meta", "meta")
     assert encoded.images[torch.tensor([1])].vectors.device.type == "meta"
+
+
+def test_rows_far_apart_are_read_each_by_itself_and_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding_files, "PIECE_SIZE", 2048)
+    vectors = torch.randn(2500, 7)
+    with atomic_folder(tmp_path / "rows", what="encodings") as folder:
+        copy_rows(Encoding(vectors), torch.arange(2500), folder, "images")
+    rows = open_rows(tmp_path / "rows", "images", 2500)
+    some = torch.tensor([2499, 0, 700, 2048, 701])
+    assert torch.equal(rows[some].vectors, vectors[some])
+    piece = tmp_path / "rows" / "images-00000.safetensors"
+    content = bytearray(piece.read_bytes())
+    content[-1] ^= 1
+    piece.write_bytes(content)
+    with pytest.raises(UserError, match="images-00000"):
+        open_rows(tmp_path / "rows", "images", 2500)[torch.tensor([0, 2047])]

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from aoq.config import LossConfig, RoundConfig
-from aoq.errors import UserError
+from aoq.config import LossConfig
 from aoq.runs.best_round import best_round
 from aoq.runs.checkpoint import load_run
 from aoq.runs.directory import RunDirectory
@@ -141,6 +140,9 @@ def test_a_round_that_ends_with_its_warm_up_is_compared_by_it(tmp_path, precomp,
     )
 
 
-def test_a_round_without_a_warm_up_has_nothing_to_go_back_to():
-    with pytest.raises(UserError, match="set warmup_epochs to 1 or more"):
-        RoundConfig(fall_back_after=2)
+def test_a_round_without_a_warm_up_has_nothing_to_go_back_to(tmp_path, precomp, falls):
+    recipe = recipe_of(precomp)
+    recipe = replace(recipe, round_one=replace(recipe.round_one, warmup_epochs=0))
+    state = train(tmp_path / "run", recipe)
+    assert not state.fell_back
+    assert not RunDirectory(tmp_path / "run").warm_up.exists()

@@ -28,7 +28,7 @@ class RoundConfig:
     rise_epochs is about the learning rate."""
     fall_back_after: int | None = None
     """Epochs after the warm-up, none of which is above its best on dev, after which the round goes
-    back to the end of the warm-up and goes on with Eq. 1; none: never."""
+    back to the end of the warm-up and goes on with Eq. 1; none, or no warm-up: never."""
     batch_size: int = 128
     "Positive pairs per step, over all processes: negatives come from the whole batch."
     batches: Literal["random", "grouped"] = "random"
@@ -93,11 +93,6 @@ class RoundConfig:
         require_counts(self, "epochs", "decay_after", "accumulate", "checkpoint_every")
         require_counts(self, "validation_texts", "validate_every", "patience", "log_every")
         require_counts(self, "encode_at_once", "remine_every", "fall_back_after")
-        require(
-            self.fall_back_after is None or self.warmup_epochs > 0,
-            "fall_back_after goes back to the end of the warm-up, and there is none; set "
-            "warmup_epochs to 1 or more.",
-        )
         require(
             0 <= self.remine_keep < 1,
             f"remine_keep is {self.remine_keep}; it has to lie in [0, 1).",

@@ -57,8 +57,8 @@ class Forecast:
         """
         return (
             f"{self.first}, {count_of(self.seeds, 'seed')}: a true difference of "
-            f"{self.smallest:.1f} rsum is found with {self.power * 100:g} %; one of {self.difference:g} "
-            f"needs {shown_seeds(self.needed)} (deviation of a training "
+            f"{self.smallest:.1f} rsum is found with {self.power * 100:g} %; one of "
+            f"{self.difference:g} needs {shown_seeds(self.needed)} (deviation of a training "
             f"{self.design.deviation:.1f}, {self.source})."
         )
 

@@ -125,6 +125,9 @@ class ListsReport:
     "None without estimates."
 
 
+_FLOAT32 = {"product": "float32", "n_pairs": 0, "n_scored": 0}  # reports of earlier versions
+
+
 @dataclass(frozen=True)
 class MiningReport:
     """What mining kept and dropped; stored beside the lists."""
@@ -146,7 +149,7 @@ class MiningReport:
             fields = json.loads(read_checked(path))
             return cls(
                 precision=fields["precision"],
-                product=ProductReport(**fields["product"]),
+                product=ProductReport(**fields.get("product", _FLOAT32)),
                 positives=ScoreSummary(**fields["positives"]),
                 i2t=_lists_from(fields["i2t"]),
                 t2i=_lists_from(fields["t2i"]),

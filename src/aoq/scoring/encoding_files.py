@@ -41,6 +41,7 @@ from aoq.types import Encoding
 # Images or texts of a piece: its encodings are held in memory until they are written, 300 MB for
 # images with 36 regions of 1,024 numbers. Pieces of another size are rejected.
 PIECE_SIZE = 2048
+_SPARSE = 8  # rows between those that are selected, from which each is read by itself
 
 
 def encodings_folder(parent: Path, *, model_hash: str, data: str) -> Path:
@@ -167,6 +168,11 @@ class StoredRows:
             inside = sources[here] - (self.ends[piece - 1] if piece else 0)
             wanted = slice(int(inside.min()), int(inside.max()) + 1)
             try:
+                if wanted.stop - wanted.start > _SPARSE * len(inside):
+                    content = self.files[piece].read_rows(inside.tolist())
+                    read = torch.frombuffer(content, dtype=self.dtype)
+                    vectors[targets[here]] = read.view(len(inside), *self.vector_shape)
+                    continue
                 self.files[piece].check_rows(wanted)
                 with safe_open(self.paths[piece], framework="pt") as file:
                     stored = file.get_slice("vectors")[wanted]
@@ -205,6 +211,18 @@ class CheckedFile:
                 self._row_bytes = (stop - start) // max(entry["shape"][0], 1)
             else:
                 self._blocks.check(content, data + start, data + stop)
+
+    def read_rows(self, rows: Sequence[int]) -> bytearray:
+        """Read some vectors, each by itself: what lies between them may be much more."""
+        content = bytearray(len(rows) * self._row_bytes)
+        with self._blocks.path.open("rb", buffering=0) as file:
+            for number, row in enumerate(rows):
+                self.check_rows(slice(row, row + 1))
+                file.seek(self._start + row * self._row_bytes)
+                place = memoryview(content)[number * self._row_bytes :][: self._row_bytes]
+                if file.readinto(place) != self._row_bytes:
+                    raise OSError(f"row {row} is cut short")
+        return content
 
     def check_rows(self, rows: slice) -> None:
         """Check the vectors that are about to be read."""

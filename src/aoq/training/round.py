@@ -301,7 +301,7 @@ class Round:
     def _has_fallen(self) -> bool:
         """Return whether no epoch after the warm-up is above it, and enough were given a chance."""
         state, settings = self.state, self.settings
-        if settings.fall_back_after is None or state.fell_back:
+        if settings.fall_back_after is None or not settings.warmup_epochs or state.fell_back:
             return False
         tried = state.epoch - settings.warmup_epochs
         is_over = tried >= settings.fall_back_after or (tried > 0 and self._is_finished())
