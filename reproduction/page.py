@@ -45,9 +45,8 @@ def made_tables() -> dict[str, str]:
     """Return the tables that are made of other files, by the names of their own."""
     made = {"table6": table6(), "summary": summary(), "towers": tower_table(), "errors": errors()}
     made |= {"words": word_table(), "precision": precision_table()}
-    tables = {
-        f"{name}.md": table for name, table in (made | peer_tables() | small_set_tables()).items()
-    }
+    made |= peer_tables() | small_set_tables()
+    tables = {f"{name}.md": table for name, table in made.items()}
     for name in EXPERIMENTS:
         section = claims_section(verdicts_of(name, RESULTS))
         if section.table is not None:

@@ -52,15 +52,15 @@ class Forecast:
         >>> design = Design(rows=4, deviation=2.6, claims=3)
         >>> print(Forecast(first="VSRN", design=design, seeds=3, difference=3, power=0.8,
         ...                source="assumed").sentence)
-        VSRN, 3 seeds: a true difference of 8.2 rsum is found with 80 %; one of 3 needs 18 seeds \
+        VSRN, 3 seeds: a true difference of 9.1 rsum is found with 80 %; one of 3 needs 17 seeds \
 (deviation of a training 2.6, assumed).
         """
         return (
             f"{self.first}, {count_of(self.seeds, 'seed')}: a true difference of "
-            f"{self.smallest:.1f} rsum is found with {self.power:.0%}; one of {self.difference:g} "
-            f"needs {shown_seeds(self.needed)} (deviation of a training "
+            f"{self.smallest:.1f} rsum is found with {self.power * 100:g} %; one of "
+            f"{self.difference:g} needs {shown_seeds(self.needed)} (deviation of a training "
             f"{self.design.deviation:.1f}, {self.source})."
-        ).replace("80%", "80 %")
+        )
 
 
 def forecasts(experiment: Experiment) -> list[Forecast]:
