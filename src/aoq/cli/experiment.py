@@ -150,12 +150,8 @@ class ExperimentCommand:
 
     def run(self, *, jobs: int | None, force: bool) -> None:
         """Run what has no result; exit with code 1 if any run fails."""
-        from aoq.experiments.forecast import forecasts
         from aoq.experiments.grid import run_grid
-        from aoq.progress import say
 
-        for forecast in forecasts(self.experiment):
-            say(forecast.sentence)
         problems = run_grid(self.experiment, at_once=jobs, force=force)
         self._print_grid()
         for job, problem in problems.items():

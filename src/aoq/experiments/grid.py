@@ -14,6 +14,7 @@ from aoq.data.dataset import PairDataset
 from aoq.data.splits import open_dataset
 from aoq.errors import UserError
 from aoq.evaluation.rank_archive import RankArchive
+from aoq.experiments.forecast import forecasts
 from aoq.experiments.jobs import Job, run_jobs
 from aoq.experiments.plan import GridRun
 from aoq.experiments.results import Experiment, ranks_key, result_line
@@ -46,6 +47,8 @@ def run_grid(
     dataset = open_dataset(experiment.data, "train")
     runs = experiment.plan(experiment.read(dataset.contents))
     report.warn_in_one_line()
+    for forecast in forecasts(experiment):
+        say(forecast.sentence)
     for folder, what in (
         (experiment.out, "experiment"),
         (experiment.results_file.parent, "results"),
