@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from aoq.evaluation.rank_archive import RankArchive
 from aoq.experiments.definition import load_definition
 from aoq.experiments.plan import plan_grid
-from aoq.experiments.results import Results, ranks_beside
+from aoq.experiments.results import Results, ranks_key
 from aoq.storage import read_json_lines
 from reproduction.small_sets import SMALL_SET_RESULTS, SMALL_SETS, small_set_table
 
@@ -22,8 +23,10 @@ def test_kept_results_are_of_rows_as_they_are_of_one_data_set_and_one_machine():
     assert len({line["digest"] for line in lines}) == len(lines)
     assert len({line["data"] for line in lines}) == 1
     assert len({line["machine"]["processor"] for line in lines}) == 1
-    files = [ranks_beside(SMALL_SET_RESULTS, line, split="test") for line in lines]
-    assert [file for file in files if not file.is_file()] == []
+    archive = RankArchive.beside(SMALL_SET_RESULTS)
+    for line in lines:
+        ranks = archive.read(*ranks_key(line, split="test"))
+        assert ranks.metrics.rsum == pytest.approx(line["test"]["rsum"], abs=0.01)
 
 
 @pytest.mark.parametrize("name", SMALL_SETS)

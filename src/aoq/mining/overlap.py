@@ -23,8 +23,8 @@ class WordOverlap:
 
     >>> pairs = Positives.from_pairs([(0, 0), (1, 1), (1, 2)], n_images=2, n_texts=3)
     >>> overlap = WordOverlap(pairs, ["A dog", "a dog runs", "two cats"])
-    >>> overlap.of(np.array([0, 1, 1]), np.array([1, 0, 1])).round(2).tolist()
-    [0.67, 0.67, 0.0]
+    >>> print(overlap.of(np.array([0, 1, 1]), np.array([1, 0, 1])).round(2))
+    [0.67 0.67 0.  ]
     """
 
     def __init__(self, positives: Positives, captions: Sequence[str]) -> None:

@@ -75,9 +75,10 @@ def choose_recipe(data: Path | str, *, image: str = "") -> Choice:
         )
     if pairs < _LIKE_F30K:
         return Choice(
-            "bfan-small",
+            "bfan-small+fall-back",
             f"There is a GPU, and the training split has {size}: BFAN is the best of the "
-            "paper's models on sets of this size, here with regularised inputs.",
+            "paper's models on sets of this size, here with regularised inputs; where its hardest "
+            "negatives do not help, it goes on with all of them.",
         )
     name, like = ("vsrn-coco", "COCO") if pairs >= _LIKE_COCO else ("vsrn-f30k", "Flickr30K")
     return Choice(
