@@ -271,7 +271,7 @@ def _find(name: str, columns: Mapping[str, Column]) -> Column:
         return columns[name]
     near = get_close_matches(name, columns, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise QueryError(f"there is no column {shown(name)}; {hint}There are {', '.join(columns)}.")
+    raise QueryError(f"there is no column {shown(name)}; {hint}there are {', '.join(columns)}.")
 
 
 def _typed(name: str, text: str, column: Column) -> Value:
