@@ -69,6 +69,10 @@ class Filter:
         """Translate to an expression of Milvus; the columns tell numbers from text."""
         raise NotImplementedError
 
+    def named(self) -> set[str]:
+        """Return the columns that the condition is on."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class Compare(Filter):
@@ -119,6 +123,9 @@ class Compare(Filter):
             return f"({present} and not ({' or '.join(rest)}))" if rest else present
         return f"(not {found} or {missing})"
 
+    def named(self) -> set[str]:
+        return {self.column}
+
 
 @dataclass(frozen=True)
 class _Joined(Filter):
@@ -140,6 +147,9 @@ class _Joined(Filter):
         word = " and " if isinstance(self, All) != negated else " or "
         parts = (part.expression(columns, negated=negated) for part in self.parts)
         return f"({word.join(parts)})"
+
+    def named(self) -> set[str]:
+        return set().union(*(part.named() for part in self.parts))
 
 
 class All(_Joined):
@@ -164,6 +174,9 @@ class Not(Filter):
 
     def expression(self, columns: Mapping[str, Column], *, negated: bool = False) -> str:
         return self.part.expression(columns, negated=not negated)
+
+    def named(self) -> set[str]:
+        return self.part.named()
 
 
 # One comparison
@@ -238,14 +251,14 @@ class _Test:
 
     def expression(self, column: str) -> str:
         if self.pattern is not None:
-            return f"{column} like {json.dumps(self.pattern.replace('*', '%'))}"
+            return f"{column} like {_milvus_pattern(*self.pattern.split('*'))}"
         if self.equal is not None:
-            equal = f"{column} == {json.dumps(self.equal)}"
+            equal = f"{column} == {_milvus_constant(self.equal)}"
             if self.below is None:
                 return equal
-            return f"({equal} or {column} like {json.dumps(f'{self.below}%')})"
+            return f"({equal} or {column} like {_milvus_pattern(self.below, '')})"
         tests = [
-            f"{column} {sign} {json.dumps(bound)}"
+            f"{column} {sign} {_milvus_constant(bound)}"
             for sign, bound in self._bounds()
             if bound is not None
         ]
@@ -262,6 +275,15 @@ def _holds(cell: Value, sign: str, bound: Value) -> bool:
         case ">":
             return left > right  # type: ignore[operator]
     return left <= right  # type: ignore[operator]
+
+
+def _milvus_constant(value: Value) -> str:
+    return json.dumps(value, ensure_ascii=False)  # Milvus Lite reads no escapes of letters
+
+
+def _milvus_pattern(*pieces: str) -> str:
+    """Match texts that have these pieces, and anything between them."""
+    return _milvus_constant("%".join(re.sub(r"([%_\\])", r"\\\1", piece) for piece in pieces))
 
 
 def _like(pattern: str) -> re.Pattern[str]:
