@@ -85,6 +85,14 @@ def test_a_table_keeps_the_defaults_of_its_round(tmp_path):
             "at most those of a batch or of a part of one, 16",
         ),
         ("sampling.depth_texts = 500", "sampling.depth_texts is 500 and mining.depth_texts 300"),
+        (
+            'candidates = "given"\nround_two.remine_every = 1\nsampling.depth_texts = 500',
+            "sampling.depth_texts is 500 and mining.depth_texts 300",
+        ),
+        (
+            'candidates = "given"\nround_two.remine_every = 1\nsampling.avoid_matches = true',
+            "set mining.estimate_matches too",
+        ),
         ("[model]\ncaption_max_words = 1", "need 2"),
         ("[round_one]\nvalidation_texts = 0", "at least 1"),
         ('[round_one]\noptimizer = "sgd"', "expected one of: adam, adamw"),

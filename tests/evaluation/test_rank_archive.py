@@ -40,6 +40,19 @@ def test_an_archive_gives_back_ranks_and_positives_without_the_data_set(tmp_path
     assert archive.read("dev-1", "a") is archive.read("test-1", "c") is None
 
 
+def test_an_archive_holds_ranks_alone_whatever_the_version_of_numpy(tmp_path, monkeypatch):
+    """Before numpy 2.1, each keyword was the name of an array."""
+    real, written = np.savez_compressed, []
+
+    def before(file, **arrays):
+        written.extend(arrays)
+        real(file, **arrays)
+
+    monkeypatch.setattr(np, "savez_compressed", before)
+    RankArchive(tmp_path / "x.npz").keep("test-1", "a", ranked(1))
+    assert written == ["test-1/a", "test-1/pairs"]
+
+
 def test_ranks_are_replaced_and_equal_ones_leave_the_file_as_it_is(tmp_path):
     archive = RankArchive(tmp_path / "x.npz")
     archive.keep("test-1", "a", ranked(1))

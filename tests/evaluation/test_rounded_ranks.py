@@ -34,6 +34,15 @@ def test_ranks_are_those_of_float32(kind, product):
 
 
 @pytest.mark.parametrize("product", FAST_PRODUCTS)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_vector_that_is_not_finite_changes_no_other_rank(value, product):
+    texts = vectors_of("random", 300, seed=1)
+    images = texts[::5] + vectors_of("random", 60, seed=0)
+    texts[7, 3] = value
+    assert_same(embedded(images, texts), five_texts_an_image(60, 300), product, block_size=50)
+
+
+@pytest.mark.parametrize("product", FAST_PRODUCTS)
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 10**6), st.integers(1, 60), st.booleans())
 def test_ranks_of_any_relation_are_those_of_float32(product, seed, block_size, ties):

@@ -66,7 +66,7 @@ def test_the_error_is_pooled_over_all_rows_of_the_model():
     assert runs.value == pytest.approx(pooled.variance.value * 2 / 3)
     assert runs.degrees == 4
     runs = comparisons.compare(Contrast([B, C], [A, A])).effect.runs
-    assert runs.value == pytest.approx(pooled.variance.value * (1 / 4 + 1 / 4 + 1 / 4 + 1 / 4) / 3)
+    assert runs.value == pytest.approx(pooled.variance.value * (1 / 4 + 1 / 4 + 1) / 3)
 
 
 def test_a_row_that_dev_chose_is_judged_on_test_alone():
@@ -103,6 +103,14 @@ def test_a_row_that_is_left_out_of_the_pool_keeps_its_own_error():
     runs = comparisons.compare(Contrast([wild], [A])).effect.runs
     assert runs.value > np.var([25, 105, 145], ddof=1) / 3
     assert runs.degrees == pytest.approx(2, abs=0.1)
+    short = row("short", [10, 12], [20, 22])  # two of the seeds are compared
+    runs = comparisons.compare(Contrast([wild], [short])).effect.runs
+    assert runs.value > np.var([25, 105, 145], ddof=1) / 2
+
+
+def test_a_row_with_one_training_has_no_bounds():
+    effect = Comparisons([A]).compare(Contrast([row("b", [50], [60])], [A])).effect
+    assert (effect.interval().low, effect.interval().high) == (-inf, inf)
 
 
 def test_queries_are_those_of_the_splits_with_ranks_and_count_for_the_others():

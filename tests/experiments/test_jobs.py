@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event
+from types import SimpleNamespace
 
 from aoq.config import RoundConfig
 from aoq.evaluation.tables import METRICS
+from aoq.experiments import jobs
 from aoq.experiments.jobs import Job, JobRound, _EpochWatch, run_jobs
 from aoq.progress import EventLog
 from aoq.runs.directory import RunDirectory
@@ -51,3 +56,19 @@ def test_the_epochs_of_a_warm_up_are_labelled(tmp_path, capsys):
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("1.0 t2i  (warm-up)")
     assert second.endswith("1.0 t2i  (best)")
+
+
+def test_a_process_that_starts_while_others_stop_is_stopped_too(monkeypatch):
+    stopping, stopped, processes = Event(), Event(), []
+    monkeypatch.setattr(jobs, "say", lambda sentence: stopping.set())
+
+    def start_late():
+        stopping.wait()
+        time.sleep(0.2)
+        processes.append(SimpleNamespace(terminate=stopped.set, kill=lambda: None))
+        return stopped.wait(timeout=5)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(start_late)
+        jobs._stop(processes, [running])
+    assert running.result()

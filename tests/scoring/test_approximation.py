@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -101,6 +105,20 @@ def test_the_bound_of_unit_vectors_is_small(kind):
     some = torch.nn.functional.normalize(torch.randn(64, 512), dim=1)
     rounded = RoundedRows.of(some, kind)
     assert rounded.errors(rounded).max() < {"bfloat16": 0.005, "int8": 0.025}[kind]
+
+
+def test_int8_products_are_exact_on_processors_without_vnni():
+    """They add two products in int16, which overflows where codes reach 127."""
+    program = """if True:
+        import torch
+        from aoq.scoring.approximation import RoundedRows
+
+        rows = RoundedRows.of(torch.ones(70, 64), "int8")
+        codes = rows.codes.long()
+        assert (rows.products(rows) == (codes @ codes.T).numpy()).all()
+    """
+    oldest = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    subprocess.run([sys.executable, "-c", program], env=oldest, check=True)
 
 
 def test_what_is_not_finite_is_never_ruled_out():

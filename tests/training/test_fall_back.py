@@ -129,6 +129,52 @@ def test_a_round_killed_before_or_after_its_fall_ends_the_same(
     assert validations(tmp_path / "whole") == validations(tmp_path / "killed")
 
 
+@pytest.mark.parametrize("fall_back_after", [2, 10])
+def test_a_round_killed_right_before_its_fall_ends_the_same(
+    tmp_path, precomp, falls, monkeypatch, fall_back_after
+):
+    """All its epochs may be done, and saved, by then."""
+    recipe = recipe_of(precomp, fall_back_after=fall_back_after)
+    whole = train(tmp_path / "whole", recipe)
+
+    def die(self):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(round_module.Round, "_fall_back", die)
+        with pytest.raises(KilledError):
+            train(tmp_path / "killed", recipe)
+    assert train(tmp_path / "killed", recipe) == whole
+    assert whole.fell_back
+    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+    assert validations(tmp_path / "whole") == validations(tmp_path / "killed")
+
+
+def test_a_round_that_loses_patience_within_an_epoch_falls_too(tmp_path, precomp, monkeypatch):
+    real = round_module.Round._judge_weights
+
+    def judge(self, epoch):
+        is_low = self.settings.loss_at(epoch).name == "online"
+        r1 = -500.0 if is_low else float(self._steps_done)
+        evaluate = round_module.evaluate
+
+        def made_up(*args, **options):
+            metrics = evaluate(*args, **options)
+            none = replace(metrics.i2t, r1=0.0, r5=0.0, r10=0.0)
+            return replace(metrics, i2t=none, t2i=replace(none, r1=r1))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(round_module, "evaluate", made_up)
+            return real(self, epoch)
+
+    monkeypatch.setattr(round_module.Round, "_judge_weights", judge)
+    state = train(tmp_path / "run", recipe_of(precomp, patience=1, validate_every=2))
+    (fell,) = events(tmp_path / "run", "fell_back")
+    assert fell["epoch"] == 2  # in the third
+    assert state.fell_back
+    assert state.epoch == 5
+
+
 def test_a_round_that_ends_with_its_warm_up_is_compared_by_it(tmp_path, precomp, falls):
     recipe = replace(recipe_of(precomp), rounds="both")
     two = replace(recipe.round_one, loss=LossConfig(name="off_tri"), fall_back_after=None)

@@ -64,11 +64,11 @@ class Recipe:
             " one comes before them: set round_two instead.",
         )
         require(
-            not self.mines or self.mining.estimate_matches or not self.reads_matches,
+            not self.mines_any or self.mining.estimate_matches or not self.reads_matches,
             "sampling.avoid_matches and loss.weigh_matches of round two read probabilities that "
             "mining does not estimate; set mining.estimate_matches too.",
         )
-        for name in ("depth_texts", "depth_images") if self.mines else ():
+        for name in ("depth_texts", "depth_images") if self.mines_any else ():
             drawn, kept = getattr(self.sampling, name), getattr(self.mining, name)
             require(
                 drawn <= kept,
@@ -111,6 +111,12 @@ class Recipe:
     def mines(self) -> bool:
         """Whether round two draws from lists of round one's own model."""
         return self.needs_lists and not self.candidates
+
+    @property
+    def mines_any(self) -> bool:
+        """Whether any lists that round two draws from are mined by this recipe."""
+        remines = self.round_two.remine_every is not None
+        return self.needs_lists and (remines or not self.candidates)
 
     @property
     def reads_matches(self) -> bool:

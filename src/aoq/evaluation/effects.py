@@ -85,7 +85,7 @@ class Effect:
         """Satterthwaite's degrees of freedom of the error."""
         parts = (self.runs, self._of_queries, self.both)
         spent = sum(part.value**2 / part.degrees for part in parts)
-        return self.error**4 / spent if spent else inf
+        return self.error**4 / spent if 0 < spent < inf else inf
 
     @property
     def _of_queries(self) -> Variance:

@@ -67,7 +67,7 @@ class RankArchive:
                 return
             arrays |= {key: _smallest(array) for key, array in added.items()}
             with atomic_file(self.path) as temporary, temporary.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **dict(sorted(arrays.items())))
+                np.savez_compressed(file, **dict(sorted(arrays.items())))
 
     def names(self, part: str) -> list[str]:
         """List the trainings whose ranks are kept."""

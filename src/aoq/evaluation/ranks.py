@@ -170,6 +170,8 @@ class _Count(Generic[E]):
         of_columns = self.positives.swapped.pairs[inside[1], 0] - texts.start
         floors = self.floors[inside[0]], self.floors_by_text[inside[1]]
         errors = rows.errors(columns)[of_rows], columns.errors(rows)[of_columns]
+        if not all(np.isfinite(each).all() for each in errors):  # nothing is bounded
+            return None
         own = self.positives.within(images, texts)
         own_starts = np.searchsorted(own[0], np.arange(len(image_vectors) + 1))
         block = RoundedBlock(

@@ -37,8 +37,13 @@ class Contrast:
 
     @property
     def weighted(self) -> list[tuple[float, ResultRow]]:
-        plus = [(1 / len(self.rows), row) for row in self.rows]
-        return plus + [(-1 / len(self.others), row) for row in self.others]
+        """Each row once, by its setting: the weights of one that is named several times add up."""
+        weights: dict[tuple[str, str], tuple[float, ResultRow]] = {}
+        for sign, rows in ((1, self.rows), (-1, self.others)):
+            for row in rows:
+                before, _ = weights.get((row.group, _key(row)), (0.0, row))
+                weights[row.group, _key(row)] = before + sign / len(rows), row
+        return list(weights.values())
 
     @property
     def seeds(self) -> list[int]:
@@ -120,7 +125,8 @@ class Comparisons:
                 break
             own = [mean(_figure(t, s) for s in contrast.splits) for t in row.trainings]
             is_out = _key(row) in error.left_out
-            part = own_variance(own) if is_out else error.variance.times(1 / n_seeds)
+            one = own_variance(own).times(len(own)) if is_out else error.variance
+            part = one.times(1 / n_seeds)
             parts.append((row.group, is_out, part.times(weight**2)))
         if len(parts) < len(contrast.weighted):
             return own_variance([*by_seed.values()])

@@ -190,13 +190,18 @@ def _await_process(
     return result
 
 
-def _stop(processes: Iterable[BaseProcess], running: Iterable[Future[JobResult]]) -> None:
-    """Let rounds save the step under way; a second signal does not wait for that."""
+def _stop(processes: Sequence[BaseProcess], running: Iterable[Future[JobResult]]) -> None:
+    """Let rounds save the step under way; a second signal does not wait for that.
+
+    Threads may add processes that they were starting.
+    """
     say("stopping after the steps under way; a second signal stops at once")
+    told = 0
     try:
-        for process in processes:
-            process.terminate()
-        wait(running)
+        while (started := processes[told:]) or wait(running, _POLL_SECONDS).not_done:
+            for process in started:
+                process.terminate()
+            told += len(started)
     finally:
         for process in processes:
             process.kill()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from statistics import median
 from typing import Any
 
@@ -94,7 +94,7 @@ class RoundedRows:
             round_bfloat16(rows, codes.view(torch.uint16).numpy(), norms, residues)
         else:
             codes = torch.empty(rows.shape, dtype=torch.int8)
-            round_int8(rows, codes.numpy(), scales, norms, residues)
+            round_int8(rows, np.float32(_int8_steps()), codes.numpy(), scales, norms, residues)
         more = np.float32(1 + 2 * rows.shape[1] * _EPSILON)  # the lengths are rounded themselves
         residues = residues * more + np.float32(_TINY)
         return cls(kind, codes, scales, norms * more + residues, residues)
@@ -125,6 +125,17 @@ class RoundedRows:
             scales = self.scales[rows][:, None] * columns.scales
             scores: Floats = (products[rows] * scales).astype(np.float32)
         return scores
+
+
+@cache
+def _int8_steps() -> int:
+    """Return the largest code whose products this processor adds up without an error.
+
+    Processors without VNNI add two products in int16, which can overflow unless codes are halved.
+    """
+    highest = torch.full((64, 64), 127, dtype=torch.int8)
+    is_exact = bool((torch._int_mm(highest, highest) == 64 * 127**2).all())
+    return 127 if is_exact else 63
 
 
 class RoundedBlocks:

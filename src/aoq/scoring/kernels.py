@@ -12,7 +12,6 @@ from aoq.types import Floats, Ids, Int32s
 
 Codes16 = npt.NDArray[np.uint16]
 Codes8 = npt.NDArray[np.int8]
-_STEPS = np.float32(127)
 
 
 @compiled
@@ -32,16 +31,21 @@ def round_bfloat16(vectors: Floats, codes: Codes16, norms: Floats, residues: Flo
 
 @compiled
 def round_int8(
-    vectors: Floats, codes: Codes8, scales: Floats, norms: Floats, residues: Floats
+    vectors: Floats,
+    steps: np.float32,
+    codes: Codes8,
+    scales: Floats,
+    norms: Floats,
+    residues: Floats,
 ) -> None:
-    """Round rows to multiples of a 127th of their largest entry; see `round_bfloat16`."""
+    """Round rows so that their largest entry has so many steps; see `round_bfloat16`."""
     back = np.empty(vectors.shape[1], np.float32)
     for row in range(len(vectors)):
         values = vectors[row]
         largest = np.float32(0)
         for column in range(len(values)):
             largest = max(largest, abs(values[column]))
-        scale = largest / _STEPS
+        scale = largest / steps
         if not scale > np.float32(1e-30):  # its inverse would overflow: the row rounds to zero
             scale = np.float32(0)
         inverse = np.float32(1) / scale if scale > 0 else np.float32(0)

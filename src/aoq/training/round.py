@@ -140,7 +140,7 @@ class Round:
 
     def fit(self) -> TrainerState:
         """Train the remaining epochs."""
-        if self._is_finished():
+        if self._is_finished() and not self._has_fallen():
             say(f"{self.label}: finished before, {count_of(self.state.epoch, 'epoch')}")
             self._log_early_end()
             return self.state
@@ -165,8 +165,11 @@ class Round:
         ):
             self.bar(advance=self._steps_done)
             self._notify_start()
-            while not self._is_finished() and self._train_epoch(self.state.epoch, stop):
-                self._end_epoch(stop)
+            while self._goes_on():
+                if self._train_epoch(self.state.epoch, stop):
+                    self._end_epoch(stop)
+                elif not self._gave_up():
+                    break
             self._log_early_end()
             self._warn_of_collapsed_end()
         if not self._is_finished():
@@ -295,15 +298,22 @@ class Round:
         epochs = f"{epoch + 1}/{self.settings.epochs}"
         note = self.settings.note_on(epoch, is_best=best)
         say_epoch(self.label, epochs, metrics.as_dict(), note=note)
+
+    def _goes_on(self) -> bool:
+        """Return whether steps are left, once a round that has fallen is back at its warm-up.
+
+        A kill may come between the last state before the fall and this.
+        """
         if self._has_fallen():
             self._fall_back()
+        return not self._is_finished()
 
     def _has_fallen(self) -> bool:
         """Return whether no epoch after the warm-up is above it, and enough were given a chance."""
         state, settings = self.state, self.settings
         if settings.fall_back_after is None or not settings.warmup_epochs or state.fell_back:
             return False
-        tried = state.epoch - settings.warmup_epochs
+        tried = (self._steps_done - settings.warmup_epochs * self.n_steps) / self.n_steps
         is_over = tried >= settings.fall_back_after or (tried > 0 and self._is_finished())
         return is_over and state.best_epoch <= settings.warmup_epochs
 
