@@ -66,8 +66,9 @@ class RankArchive:
             if all(np.array_equal(arrays.get(key, ()), array) for key, array in added.items()):
                 return
             arrays |= {key: _smallest(array) for key, array in added.items()}
+            ordered: dict[str, Any] = dict(sorted(arrays.items()))
             with atomic_file(self.path) as temporary, temporary.open("wb") as file:
-                np.savez_compressed(file, **dict(sorted(arrays.items())))
+                np.savez_compressed(file, **ordered)
 
     def names(self, part: str) -> list[str]:
         """List the trainings whose ranks are kept."""
