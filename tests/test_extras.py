@@ -52,7 +52,6 @@ SCENES = (
 NEEDS = {
     "evaluate run --extended": "coco",
     "mine inspect run/candidates.safetensors --html page.html": "web",
-    "index run --out index": "search",
     "search run ball": "search",
     "experiment scenes-table1 --data precomp --report page": "web",
     "serve run --port 0": "web",
@@ -67,6 +66,7 @@ NEEDS = {
     "extract photos --backbone any/model --out regions": "transformers",
 }
 WORKS = (
+    "index run --out index",
     "evaluate run",
     "mine run/round-one --out lists.safetensors",
     "mine inspect run/candidates.safetensors",

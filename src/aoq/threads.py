@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +38,14 @@ _SHARE = 0.03  # of all the work: measuring ends after the turn that exceeds it
 _COMPARED = 20  # units whose median gives the speed
 _MUCH_SLOWER = 2.0
 _WORTH_IT = 1.1  # speed-up that another number needs to replace the current one
+
+
+def processor_name() -> str:
+    """Return what the processor calls itself."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(errors="replace") if cpuinfo.is_file() else ""
+    found = re.search(r"^model name\s*: (.+)", text, re.M)
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def map_in_order(

@@ -59,7 +59,7 @@ def test_ranks_of_any_relation_are_those_of_float32(product, seed, block_size, t
 def test_a_fast_product_is_used_where_it_is_much_faster(monkeypatch):
     encoded = embedded(vectors_of("random", 50, seed=0), vectors_of("random", 80, seed=1))
     speeds = Speeds(float32=1e-8, single=5e-8, fast={"int8": 2e-9, "bfloat16": 1e-9})
-    monkeypatch.setattr(ranks_module, "measure_speeds", lambda *_: speeds)
+    monkeypatch.setattr(ranks_module, "machine_speeds", lambda *_: speeds)
 
     def chosen(wanted="auto"):
         return ranks_module._fast_product(InnerProduct(), encoded, wanted)
@@ -68,5 +68,5 @@ def test_a_fast_product_is_used_where_it_is_much_faster(monkeypatch):
     monkeypatch.setattr(ranks_module, "WORTH_MEASURING", 0)
     assert chosen() == "bfloat16"
     assert chosen("float32") is None
-    monkeypatch.setattr(ranks_module, "measure_speeds", lambda *_: Speeds(1e-8, 5e-8, {}))
+    monkeypatch.setattr(ranks_module, "machine_speeds", lambda *_: Speeds(1e-8, 5e-8, {}))
     assert chosen() is None

@@ -79,7 +79,7 @@ def test_the_plan_of_an_experiment_is_printed(tmp_path):
     done = aoq("experiment", tmp_path / "mine.toml", "--plan")
     assert done.returncode == 0, done.stderr
     assert "to find 4" in done.stdout
-    assert "assumed from Flickr8k" in done.stdout
+    assert "assumed from Flickr8k" in " ".join(done.stdout.split())
     assert "seeds" in done.stdout
     nothing = aoq("experiment", tmp_path / "mine.toml", "--plan", "--rows", "BFAN")
     assert nothing.returncode == 2

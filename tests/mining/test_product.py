@@ -156,7 +156,7 @@ def test_a_sweep_that_continues_keeps_its_product(tmp_path):
 
 def chosen(speeds, *, vectors, monkeypatch, wanted="auto"):
     monkeypatch.setattr(product_module, "WORTH_MEASURING", 0)
-    monkeypatch.setattr(product_module, "measure_speeds", lambda *_: speeds)
+    monkeypatch.setattr(product_module, "machine_speeds", lambda *_: speeds)
     matrix = ScoreMatrix.of(
         "i2t",
         scorer=InnerProduct(),

@@ -19,6 +19,8 @@ from aoq.retrieval.queries import Query
 from tests.commands import aoq_process
 from tests.retrieval.conftest import draw_photo
 
+pytestmark = pytest.mark.usefixtures("matchers")  # it makes the indexes
+
 
 def run_here(*arguments):
     """The command in this process: quicker than one of its own."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from aoq.errors import QueryError
 from aoq.retrieval.filters import All, Any, Compare, Filter, Not
+from aoq.retrieval.metadata import typed_column
 
 COLUMNS = {
     "folder": ("trips/2023", "trips/2023/june", "trips", "", "trips/2023b"),
@@ -34,6 +35,9 @@ COLUMNS = {
         ("folder = 'trips/2023/june'", [1]),
         ("name like IMG*", [0, 1, 3]),
         ("name like *.png", [2]),
+        ("name like *_*jpg", [0, 1]),
+        ("name like *jpg*", [0, 1, 3, 4]),
+        ("name like I*1*1*", []),
         ('name = "a b.png"', [2]),
         ('name in ("a b.png", x.jpg)', [2, 4]),
         ("split in (dev, none)", [1, 3]),
@@ -126,3 +130,32 @@ def test_filters_are_joined_by_operators():
     assert (test & narrow).mask(COLUMNS).nonzero()[0].tolist() == [4]
     assert (test | narrow).mask(COLUMNS).nonzero()[0].tolist() == [0, 1, 3, 4]
     assert (~test).mask(COLUMNS).nonzero()[0].tolist() == [1, 2, 3]
+
+
+def test_a_pattern_of_many_stars_takes_no_time_on_a_long_text():
+    texts = {"note": ("see the tree " * 200, "eeeeeeeeeeeeeq")}
+    found = Filter.parse("note like '" + "*e" * 12 + "*q'").mask(texts)
+    assert found.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "1e999"])
+def test_only_finite_numbers_are_compared(number):
+    with pytest.raises(QueryError, match="holds numbers"):
+        Filter.parse(f"width < {number}").mask(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("cells", "column"),
+    [
+        (["1", "", "3"], (1, None, 3)),
+        (["1", "2.5", "nan"], (1.0, 2.5, None)),
+        ([1, 4.5], (1.0, 4.5)),
+        ([4.0, 2], (4, 2)),
+        (["inf", "1"], ("inf", "1")),
+        (["1", "b "], ("1", "b")),
+    ],
+)
+def test_a_column_of_numbers_is_read_as_it_is_written(cells, column):
+    found = typed_column(cells)
+    assert found == column
+    assert [type(cell) for cell in found] == [type(cell) for cell in column]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import time
+from threading import Event, Thread
 
 import pytest
 
@@ -67,10 +69,43 @@ def test_a_server_that_is_gone_or_was_killed_is_passed_over(served, tmp_path):
     dead.write_text(json.dumps({"url": "http://127.0.0.1:9", "token": None, "served": []}))
     (folder / "1.json").write_text("{")
     assert ask_server(target, {"texts": ["red"]}) is not None
+    assert ask_server(tmp_path / "other", {"texts": ["red"]}) is None  # after all were read
     assert not dead.exists()
     (folder / "1.json").unlink()
     with announced("http://127.0.0.1:9", None, [Served(str(tmp_path / "gone"), "x", "y")]):
         assert ask_server(tmp_path / "gone", {"texts": ["red"]}) is None
+
+
+def test_a_port_that_speaks_no_http_is_passed_over(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+        def greet() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(b"220 mail.example ESMTP\r\n")
+                connection.recv(65_536)
+
+        with announced(url, None, [Served(str(tmp_path / "run"), "x", "y")]):
+            thread = Thread(target=greet)
+            thread.start()
+            assert ask_server(tmp_path / "run", {"texts": ["red"]}) is None
+            thread.join()
+
+
+def test_a_server_of_another_model_is_not_asked(served, world, monkeypatch):
+    _, matcher = served
+    place, index = cache_folder() / "photos", str(matcher.index.folder)
+    (announcement,) = (cache_folder() / "servers").glob("*.json")
+    about = json.loads(announcement.read_text())
+    monkeypatch.setenv("AOQ_MODEL", str(world.runs["vse"]))
+    about["served"] = [vars(Served(str(place), matcher.name, index, model=str(world.runs["vse"])))]
+    announcement.write_text(json.dumps(about))
+    assert ask_server(place, {"texts": ["red"]}) is not None
+    monkeypatch.setenv("AOQ_MODEL", str(world.runs["vsrn"]))
+    assert ask_server(place, {"texts": ["red"]}) is None
+    monkeypatch.setenv("AOQ_MODEL", str(place / "gone"))
+    assert ask_server(place, {"texts": ["red"]}) is None
 
 
 def test_only_its_user_can_read_where_a_server_is(tmp_path):
@@ -127,6 +162,37 @@ def test_a_watched_folder_s_changes_are_indexed_while_it_is_served(world, tmp_pa
         wait_for(lambda: len(Index.open(target.index).images) == 2)
     hits = Matcher.load(target.run, index=target.index).search("red", top=9).hits
     assert {hit.id for hit in hits} == {"1.png", "new.png"}
+
+
+def test_a_long_update_does_not_keep_a_server_from_stopping(served, monkeypatch):
+    _, matcher = served
+    begun, ended = Event(), Event()
+
+    def update(*args, **kwargs):
+        begun.set()
+        ended.wait(60)
+
+    monkeypatch.setattr("aoq.retrieval.watch.sync_photos", update)
+    monkeypatch.setattr("aoq.retrieval.watch._LAST", 0.1)
+    started = time.monotonic()
+    with watching(matcher, seconds=0.01):
+        begun.wait(60)
+    assert time.monotonic() - started < 30
+    ended.set()
+
+
+def test_an_update_that_fails_is_tried_again_and_said_once(served, monkeypatch, capsys):
+    _, matcher = served
+    tries = []
+
+    def update(*args, **kwargs):
+        tries.append(kwargs)
+        raise RuntimeError("the disk is asleep")
+
+    monkeypatch.setattr("aoq.retrieval.watch.sync_photos", update)
+    with watching(matcher, seconds=0.01):
+        wait_for(lambda: len(tries) > 2)
+    assert capsys.readouterr().err.count("the disk is asleep") == 1
 
 
 def test_a_folder_is_searched_by_the_command(world, tmp_path):

@@ -45,7 +45,9 @@ def rows_of(count):
             "height": (None,) * count,
             "split": tuple((None, "test", "dev")[n % 3] for n in range(count)),
             "rating": tuple(None if n % 4 == 0 else n / 2 for n in range(count)),
-            "camera": tuple((None, "fuji x", "leica")[n % 3] for n in range(count)),
+            "camera": tuple((None, "fuji x", "fuji_x", "leica")[n % 4] for n in range(count)),
+            "place": tuple(("München", "Zürich", "Bern", None)[n % 4] for n in range(count)),
+            "key": tuple(f"a{n % 3}" for n in range(count)),
         }
     )
 
@@ -94,9 +96,13 @@ FILTERS = [
     "date >= 2023-05 and date < 2023-08",
     "date = none or rating > 200.5",
     "name like IMG_1*",
+    "name like a*%*",
+    "camera like fuji_*",
+    "folder = 'f_r' or place = München or place like Zü*",
     'name = "a \\"3\\"%.png"',
     'camera in ("fuji x", none) and not rating <= 10',
     "height = none and width != none",
+    "key = a1",
 ]
 
 
@@ -286,6 +292,37 @@ def test_a_store_of_another_model_is_refused(world, lite):
         MilvusStore.open(lite, "images", model_hash="two", longest=1.0)
     with pytest.raises(UserError, match="no collection aoq_texts"):
         MilvusStore.open(lite, "texts", model_hash="one", longest=1.0)
+
+
+def test_the_collections_of_another_index_are_refused_and_stay(world, tmp_path):
+    run, contents = world.runs["vse"], Contents(store=str(tmp_path / "lists.db"))
+    first = build_index(run, contents, out=tmp_path / "first")
+    with pytest.raises(UserError, match=r"another index, .*first; name another one"):
+        build_index(run, contents, out=tmp_path / "second")
+    build_index(run, contents, out=tmp_path / "first", force=True)
+    assert len(Index.open(first.folder).rows("images").store) == len(first.images)
+
+
+def test_a_store_that_fails_is_named(lite):
+    store = MilvusStore.create(lite, "images", model_hash="m", width=WIDTH, expected=1)
+    store.add(np.array([1]), units(1), rows_of(1))
+    store._client.drop_collection("aoq_images")
+    for ask in (
+        lambda: store.search(units(1), top=1),
+        lambda: store.vectors(np.array([1])),
+        lambda: store.remove(np.array([1])),
+        store.keys,
+    ):
+        with pytest.raises(UserError, match="cannot be used"):
+            ask()
+
+
+def test_an_index_does_not_change_its_store_unasked(world, tmp_path):
+    photos, run = tmp_path / "photos", world.runs["vse"]
+    draw_photo(photos / "a.png", seed=430)
+    open_target(photos, run=run)
+    with pytest.raises(UserError, match="keeps its vectors in the index itself"):
+        open_target(photos, run=run, store=str(tmp_path / "lists.db"))
 
 
 @pytest.mark.parametrize(

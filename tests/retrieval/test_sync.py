@@ -17,6 +17,8 @@ from aoq.retrieval.index import Index
 from aoq.retrieval.matcher import Matcher
 from aoq.retrieval.sync import Synced, remove_photos, sync_photos
 from aoq.retrieval.target import drop_index, open_target, photo_index
+from aoq.storage import locked
+from tests.commands import aoq
 from tests.kills import die
 from tests.retrieval.conftest import draw_photo
 
@@ -198,6 +200,35 @@ def test_a_captions_file_gives_texts_and_columns(run, photos, tmp_path):
     assert changed.synced == Synced(changed=4)
     assert [text.text for text in opened(changed).texts] == ["a blue cup"]
     assert open_target(photos, run=run).synced == Synced()
+
+
+def test_a_captions_file_that_is_gone_is_named(run, photos, tmp_path):
+    path = write_captions(tmp_path / "captions.csv", "a.png,a red dog,,,")
+    open_target(photos, run=run, captions=path)
+    path.unlink()
+    with pytest.raises(UserError, match=r"the captions of .*, is gone; bring it back"):
+        open_target(photos, run=run)
+    assert len(opened(open_target(photos, run=run, sync=False)).texts) == 1
+
+
+def test_an_index_is_not_written_among_other_files(run, photos):
+    with pytest.raises(UserError, match="aoq did not write it as its index"):
+        open_target(photos, run=run, index=photos)
+    assert sorted(path.name for path in photos.iterdir()) == ["a.png", "b.png", "trips"]
+
+
+def test_an_index_that_is_being_written_is_not_dropped(run, photos):
+    folder = open_target(photos, run=run).index
+    with locked(folder), pytest.raises(UserError, match="being written by another process"):
+        drop_index(photos, run=run)
+    assert len(opened(open_target(photos, run=run)).images) == 4
+
+
+def test_captions_are_not_ignored_when_photos_are_added(run, photos, tmp_path):
+    path = write_captions(tmp_path / "captions.csv", "a.png,a red dog,,,")
+    done = aoq("index", run, "--add", photos, "--captions", path)
+    assert done.returncode == 2
+    assert "--add can only be combined with --out" in done.stderr
 
 
 def test_captions_of_other_photos_are_refused(run, photos, tmp_path):

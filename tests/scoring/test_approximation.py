@@ -19,6 +19,7 @@ from aoq.scoring.approximation import (
     approximable,
     highest_products,
     lowest_products,
+    machine_speeds,
     measure_speeds,
     score_pairs,
 )
@@ -166,3 +167,14 @@ def test_speeds_are_those_of_this_machine():
     assert speeds.single > speeds.float32
     assert set(speeds.fast) <= set(FAST_PRODUCTS)
     assert all(seconds > 0 for seconds in speeds.fast.values())
+
+
+def test_speeds_are_measured_once_a_machine_and_width(tmp_path, monkeypatch):
+    monkeypatch.setenv("AOQ_CACHE", str(tmp_path))
+    some, wide = torch.randn(128, 64), torch.randn(128, 96)
+    first = machine_speeds(some, some)
+    assert machine_speeds(some, some) == first  # times are never equal by chance
+    assert machine_speeds(wide, wide) != first
+    for file in tmp_path.rglob("*.json"):
+        file.write_text("{")
+    assert machine_speeds(some, some) != first

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from collections.abc import Iterator
 from importlib import metadata
 
@@ -53,13 +52,14 @@ def _facts() -> Iterator[tuple[str, str]]:
     from aoq import __version__
     from aoq.caches import list_cache
     from aoq.storage import cache_folder
+    from aoq.threads import processor_name
 
     yield "aoq", __version__
     yield "python", f"{platform.python_version()}, {platform.platform()}"
     yield "packages", ", ".join(f"{name} {metadata.version(name)}" for name in _ALWAYS)
     for extra, packages in _EXTRAS.items():
         yield f"extra {extra}", _describe_extra(extra, packages)
-    yield "processor", f"{_processor()}, {os.cpu_count()} cores, {_instructions()}"
+    yield "processor", f"{processor_name()}, {os.cpu_count()} cores, {_instructions()}"
     yield "threads", f"{torch.get_num_threads()} of torch; a training measures how many it uses"
     yield "devices", ", ".join(_devices())
     for name in _VARIABLES:
@@ -83,15 +83,6 @@ def _describe_extra(extra: str, packages: tuple[str, ...]) -> str:
         except metadata.PackageNotFoundError:
             return f"{name} is missing: pip install 'aoq[{extra}]'"
     return ", ".join(found)
-
-
-def _processor() -> str:
-    if sys.platform == "linux":
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _instructions() -> str:

@@ -134,7 +134,7 @@ def index(
         raise UserError(f"--run is for a folder of photos, and {target} is none; leave it out.")
     named, run = target, trained_round(target, round)
     make_model = own_model(model, [run])
-    makes = bool(data or splits or pictures or without_data or teacher or force or store)
+    makes = any((data, splits, pictures, without_data, teacher, force, store, captions))
     if sync or remove:
         if makes or add is not None or proposals is not None or (sync and remove):
             raise UserError("--sync and --remove can only be combined with --out.")

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -171,8 +171,9 @@ def serve(
             say(f"visitors need this token, which is not shown again: {made}")
             say(f"they can open {address_for_visitors(listener)}/#token={made}")
         own_token = None if tokens is None else tokens.issue("aoq search")
+        by_default = index is None and round is None and model is None
         with (
-            _announced(listener, own_token, targets, opened),
+            _announced(listener, own_token, targets, opened, run) if by_default else nullcontext(),
             _watching(opened, watch),
             suppress(KeyboardInterrupt, TerminatedError),  # uvicorn raises it again
         ):
@@ -235,17 +236,25 @@ def _announced(
     token: str | None,
     targets: Sequence[Path],
     opened: Sequence[tuple[Target, Matcher]],
+    run: Path | None,
 ) -> Iterator[None]:
-    """Let `aoq search` of the same user ask this server."""
+    """Let `aoq search` of the same user ask this server about what it would search by default."""
+    from aoq.retrieval.default_model import default_model
     from aoq.retrieval.running import Served, announced
     from aoq.web.server import own_address
     from aoq.web.service import address_names
 
     served = [
-        Served(str(path.absolute()), name, str(matcher.index.folder.absolute()))
-        for path, name, (_, matcher) in zip(
+        Served(
+            str(path.absolute()),
+            name,
+            str(matcher.index.folder.absolute()),
+            model=None if target.photos is None else str(default_model()),
+        )
+        for path, name, (target, matcher) in zip(
             targets, address_names(_names(opened)), opened, strict=True
         )
+        if target.photos is None or run is None
     ]
     with announced(own_address(listener), token, served):
         yield

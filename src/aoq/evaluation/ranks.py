@@ -25,13 +25,12 @@ from torch import Tensor
 from aoq.config import FastProduct, Product
 from aoq.progress import progress_bar
 from aoq.scoring.approximation import (
-    FAST_PRODUCTS,
     WORTH_MEASURING,
     RoundedBlocks,
     approximable,
     highest_products,
     lowest_products,
-    measure_speeds,
+    machine_speeds,
     score_pairs,
 )
 from aoq.scoring.blocks import BLOCK_SIZE, evenly_spread, ranges
@@ -291,7 +290,7 @@ def _fast_product(
         for rows in (encoded.images, encoded.texts)
     )
     vectors: list[Any] = [images, texts]
-    speeds = measure_speeds(vectors[0].vectors, vectors[1].vectors, FAST_PRODUCTS)
+    speeds = machine_speeds(vectors[0].vectors, vectors[1].vectors)
     best = min(speeds.fast, key=speeds.fast.__getitem__, default=None)
     return best if best and speeds.fast[best] < _WORTH_IT * speeds.float32 else None
 

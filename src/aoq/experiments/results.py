@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from aoq.progress import warn
 from aoq.runs.events import read_pace
 from aoq.runs.summary import RunSummary
 from aoq.storage import hash_parts, read_json_lines
+from aoq.threads import processor_name
 
 Line = Mapping[str, Any]
 _NEEDED = ("row", "seed", "dev", "test", "seconds")
@@ -188,11 +188,8 @@ def result_line(run: GridRun, *, contents: str, threads: int | None) -> dict[str
 
 def machine() -> dict[str, Any]:
     """Describe the machine and the versions that compute here."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
-    found = re.search(r"^model name\s*: (.+)", text, re.M)
     return {
-        "processor": found[1] if found else platform.processor() or platform.machine(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -20,14 +20,13 @@ from aoq.config import FastProduct, Product
 from aoq.mining.score_matrix import ScoreMatrix
 from aoq.mining.toplists import Hits
 from aoq.scoring.approximation import (
-    FAST_PRODUCTS,
     WORTH_MEASURING,
     Errors,
     Products,
     RoundedRows,
     approximable,
     lowest_products,
-    measure_speeds,
+    machine_speeds,
     score_pairs,
 )
 from aoq.scoring.blocks import evenly_spread
@@ -117,7 +116,7 @@ def choose_product(
     some = images.start + evenly_spread(n_images, _SAMPLE)
     sample = matrix.anchors[torch.from_numpy(some)].vectors
     texts = matrix.candidates[torch.from_numpy(evenly_spread(n_texts, _SAMPLE))].vectors
-    speeds = measure_speeds(sample, texts, FAST_PRODUCTS)
+    speeds = machine_speeds(sample, texts)
     shares = _HITS * depth_texts / n_texts, _HITS * depth_images / n_images
     whole = speeds.float32 + _LOOKED_AT
     best, choice = whole * _WORTH_IT, FLOAT32

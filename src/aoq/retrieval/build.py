@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from socket import gethostname
 
 from aoq.config import RoundName
 from aoq.data.dataset import PairDataset
@@ -92,7 +93,7 @@ def build_index(
         teacher = _load_proposer(encoder, Path(proposing.teacher), make_model)
     data = _data_to_index(contents, encoder)
     splits = [] if data is None else _open_splits(data, contents.splits, encoder)
-    store = open_store(contents.store, encoder)
+    store = open_store(contents.store, encoder, folder)
     captions = _captions_of(contents)
     with writing(folder):
         _require_free(folder, force=force)  # another process may have made it in the meantime
@@ -151,11 +152,11 @@ def empty_manifest(
     )
 
 
-def open_store(text: str | None, encoder: QueryEncoder) -> StoreRecord | None:
-    """Read the address of a store, if the model makes vectors that it can compare."""
+def open_store(text: str | None, encoder: QueryEncoder, folder: Path) -> StoreRecord | None:
+    """Read the address of a store for an index, if the model makes vectors that it can compare."""
     if text is None:
         return None
-    from aoq.retrieval.stores.milvus import MilvusAddress, connect
+    from aoq.retrieval.stores.milvus import MilvusAddress, require_own
 
     if not compares_vectors(encoder.model):
         raise UserError(
@@ -163,8 +164,9 @@ def open_store(text: str | None, encoder: QueryEncoder) -> StoreRecord | None:
             "--store out, or name a run of vsrn, vse or pretrained towers."
         )
     address = MilvusAddress.parse(text)
-    connect(address).close()  # before anything is encoded
-    return StoreRecord(address.text, width=0, longest={})
+    owner = f"{gethostname()}:{folder.absolute()}"
+    require_own(address, owner)  # before anything is encoded
+    return StoreRecord(address.text, width=0, longest={}, owner=owner)
 
 
 def _captions_of(contents: Contents) -> dict[Path, PhotoCaptions]:

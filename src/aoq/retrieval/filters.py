@@ -12,8 +12,10 @@ to an expression of Milvus, with the same result.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal, cast
@@ -67,6 +69,10 @@ class Filter:
         """Translate to an expression of Milvus; the columns tell numbers from text."""
         raise NotImplementedError
 
+    def named(self) -> set[str]:
+        """Return the columns that the condition is on."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class Compare(Filter):
@@ -117,6 +123,9 @@ class Compare(Filter):
             return f"({present} and not ({' or '.join(rest)}))" if rest else present
         return f"(not {found} or {missing})"
 
+    def named(self) -> set[str]:
+        return {self.column}
+
 
 @dataclass(frozen=True)
 class _Joined(Filter):
@@ -138,6 +147,9 @@ class _Joined(Filter):
         word = " and " if isinstance(self, All) != negated else " or "
         parts = (part.expression(columns, negated=negated) for part in self.parts)
         return f"({word.join(parts)})"
+
+    def named(self) -> set[str]:
+        return set().union(*(part.named() for part in self.parts))
 
 
 class All(_Joined):
@@ -162,6 +174,9 @@ class Not(Filter):
 
     def expression(self, columns: Mapping[str, Column], *, negated: bool = False) -> str:
         return self.part.expression(columns, negated=not negated)
+
+    def named(self) -> set[str]:
+        return self.part.named()
 
 
 # One comparison
@@ -236,14 +251,14 @@ class _Test:
 
     def expression(self, column: str) -> str:
         if self.pattern is not None:
-            return f"{column} like {json.dumps(self.pattern.replace('*', '%'))}"
+            return f"{column} like {_milvus_pattern(*self.pattern.split('*'))}"
         if self.equal is not None:
-            equal = f"{column} == {json.dumps(self.equal)}"
+            equal = f"{column} == {_milvus_constant(self.equal)}"
             if self.below is None:
                 return equal
-            return f"({equal} or {column} like {json.dumps(f'{self.below}%')})"
+            return f"({equal} or {column} like {_milvus_pattern(self.below, '')})"
         tests = [
-            f"{column} {sign} {json.dumps(bound)}"
+            f"{column} {sign} {_milvus_constant(bound)}"
             for sign, bound in self._bounds()
             if bound is not None
         ]
@@ -262,8 +277,24 @@ def _holds(cell: Value, sign: str, bound: Value) -> bool:
     return left <= right  # type: ignore[operator]
 
 
+def _milvus_constant(value: Value) -> str:
+    return json.dumps(value, ensure_ascii=False)  # Milvus Lite reads no escapes of letters
+
+
+def _milvus_pattern(*pieces: str) -> str:
+    """Match texts that have these pieces, and anything between them."""
+    return _milvus_constant("%".join(re.sub(r"([%_\\])", r"\\\1", piece) for piece in pieces))
+
+
 def _like(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+    """Compile a pattern that never goes back to an earlier part: the first place of each is best.
+
+    Otherwise, a pattern of many stars would take hours on a long text.
+    """
+    first, *rest = map(re.escape, pattern.split("*"))
+    inner = "".join(f"(?>.*?{part})" for part in rest[:-1])
+    last = f".*{rest[-1]}" if rest else ""
+    return re.compile(f"{first}{inner}{last}", re.DOTALL)
 
 
 def _find(name: str, columns: Mapping[str, Column]) -> Column:
@@ -279,10 +310,10 @@ def _typed(name: str, text: str, column: Column) -> Value:
     if not any(isinstance(cell, int | float) for cell in column):
         return text
     for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+        with suppress(ValueError, OverflowError):
+            value = kind(text)
+            if math.isfinite(value):
+                return value
     raise QueryError(
         f"{name} holds numbers; {shown(text)} is none, expected such as {name} >= 100."
     )

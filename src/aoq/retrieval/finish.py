@@ -94,13 +94,14 @@ def _uploaded(index: Index, record: StoreRecord) -> Index:
                 model_hash=index.manifest.model_hash,
                 width=width,
                 expected=len(index.images) if kind == "images" else len(index.texts),
+                owner=record.owner,
             )
             for block in ranges(count, _UPLOAD):
                 some = range(block.start, block.stop)
                 store.add(keys[block], rows[block].vectors.cpu().numpy(), metadata.rows(some))
             longest[kind] = max(longest.get(kind, 0.0), store.longest)
             store.close()
-    record = StoreRecord(address.text, width, longest)
+    record = replace(record, address=address.text, width=width, longest=longest)
     return replace(index, manifest=replace(index.manifest, store=record))
 
 

@@ -127,6 +127,8 @@ class StoreRecord:
     width: int
     longest: Mapping[str, float]
     "Of images and texts: the length of the longest vector, or more."
+    owner: str = ""
+    "Machine and folder of the index when it was made: its collections are of no other."
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Matcher:
         self.model_name = encoder.trained.recipe.model.name
         self.has_attention = isinstance(encoder.model, CrossAttention) and encoder.knows_places
         self.proposer = proposer
-        self._make_model = make_model
+        self.make_model = make_model
         self._lock = Lock()
         self._rankers: dict[Modality, Ranker] = {}
         self._captions: CaptionSearch | None = None
@@ -99,12 +99,12 @@ class Matcher:
         opened.require_model(self.encoder.model_hash, run=self.run)
         record, own = opened.manifest.teacher, self.index.manifest.teacher
         is_same = record and own and (record.run, record.model_hash) == (own.run, own.model_hash)
-        proposer = self.proposer if is_same else load_teacher(opened, self._make_model)
-        return Matcher(self.encoder, opened, proposer=proposer, make_model=self._make_model)
+        proposer = self.proposer if is_same else load_teacher(opened, self.make_model)
+        return Matcher(self.encoder, opened, proposer=proposer, make_model=self.make_model)
 
     def with_index(self, index: Index) -> Matcher:
         """Make a matcher of the same model for another index."""
-        return Matcher(self.encoder, index, proposer=self.proposer, make_model=self._make_model)
+        return Matcher(self.encoder, index, proposer=self.proposer, make_model=self.make_model)
 
     @property
     def attention_reason(self) -> str | None:

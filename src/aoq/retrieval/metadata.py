@@ -7,9 +7,11 @@ it was written, in columns.json; parts of earlier versions have what their entri
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -115,11 +117,19 @@ def typed_column(cells: Sequence[Any]) -> Column:
     """Return cells as numbers where all of them are numbers, as text otherwise; empty as None."""
     filled = [None if cell is None or str(cell).strip() == "" else cell for cell in cells]
     for kind in (int, float):
-        try:
-            return tuple(None if cell is None else kind(cell) for cell in filled)
-        except (TypeError, ValueError):
-            continue
+        with suppress(TypeError, ValueError, OverflowError):
+            return tuple(None if cell is None else _number(cell, kind) for cell in filled)
     return tuple(None if cell is None else str(cell).strip() for cell in filled)
+
+
+def _number(cell: Any, kind: type[int] | type[float]) -> Value | None:
+    """Read a number; NaN, which tables write for a missing one, is None."""
+    number = kind(cell)
+    if math.isnan(number):
+        return None
+    if math.isinf(number) or (isinstance(cell, float) and number != cell):
+        raise ValueError
+    return number
 
 
 def _of_one_type(column: list[Value | None]) -> Column:

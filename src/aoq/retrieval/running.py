@@ -1,9 +1,9 @@
 """Lets a command ask a server of the same index, which has the model in memory already.
 
 A server writes where it listens, what it serves and a token into a file that only its user can
-read. A command that is pointed at the same run or folder asks it over HTTP, in a tenth of the time
-that loading a model takes, and looks up the photos of the hits in the index. Whatever goes wrong,
-the command answers itself. Nothing here imports torch.
+read. A command that is pointed at the same run or folder, and would choose the same model, asks it
+over HTTP, in a tenth of the time that loading a model takes, and looks up the photos of the hits in
+the index. Whatever goes wrong, the command answers itself. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aoq.errors import UserError
+from aoq.retrieval.default_model import default_model
 from aoq.retrieval.hits import Answer, Hit
 from aoq.retrieval.tuning import Tuning
 from aoq.storage import cache_folder, hash_parts
@@ -34,6 +36,8 @@ class Served:
     name: str
     "Of the run in the addresses of the server."
     index: str
+    model: str | None = None
+    "The default model when the server was started, if it searches a folder of photos."
 
 
 @contextmanager
@@ -60,14 +64,25 @@ def ask_server(target: Path, query: Mapping[str, Any]) -> Answer | None:
 
     `query` has the fields of `POST /api/runs/{run}/search`.
     """
+    from http.client import HTTPException
+
     place = str(target.absolute())
     for about in _running():
         for served in about["served"]:
-            if served["target"] == place:
-                with suppress(OSError, ValueError, KeyError, TypeError, LookupError):
+            if served["target"] == place and _is_default(served.get("model")):
+                with suppress(OSError, ValueError, TypeError, LookupError, HTTPException):
                     found = _post(about, served["name"], query)
                     return _answer_of(found, Path(served["index"]), query)
     return None
+
+
+def _is_default(model: str | None) -> bool:
+    """Return whether the command would search with this model too, if it searches photos."""
+    if model is None:
+        return True
+    with suppress(UserError):
+        return str(default_model()) == model
+    return False
 
 
 def _running() -> Iterator[dict[str, Any]]:

@@ -207,6 +207,11 @@ class IndexUpdate:
         record = self.index.manifest.captions_files.get(folder)
         if captions is None and record is not None:
             captions = Path(record.path)
+            if not captions.is_file():
+                raise UserError(
+                    f"{captions}, the captions of {folder}, is gone; bring it back, name another "
+                    "file with --captions, or search as it was with --no-sync."
+                )
         told = None if captions is None else captions_record(captions)
         if told is not None and told != record:
             self.drop({image.number for image in self._images_of(folder)})

@@ -86,6 +86,8 @@ def drop_index(
     folder = photo_index(photos, model) if index is None else Path(index)
     if folder.exists():
         check_output_folder(folder, what="index", force=True)
+        if is_locked(folder):
+            raise UserError(f"{folder} is being written by another process; wait for it to end.")
         remove_folder(folder)
 
 
@@ -119,15 +121,18 @@ def _update(
         return QueryEncoder.load(model, make_model=make_model)
 
     is_new = not (folder / INDEX).is_file()
+    if is_new:
+        check_output_folder(folder, what="index", force=True)
     with writing(folder):
         encoder = None
         if is_new:
             say(f"making an index of {photos}, which is kept in {folder}")
             encoder = load()
-            record = open_store(store, encoder)
+            record = open_store(store, encoder, folder)
             before = Index.of(folder, empty_manifest(encoder, store=record, make_model=make_model))
         else:
             before = Index.open(folder)
+            _require_store(before, store)
         update = IndexUpdate(folder, before, lambda: encoder or load())
         synced = update.sync(
             photos.resolve(), captions=None if captions is None else Path(captions)
@@ -135,6 +140,21 @@ def _update(
     if is_new or synced:
         say(f"{photos}: {described(synced)}; {count_of(len(update.index.images), 'photo')} in all")
     return synced
+
+
+def _require_store(index: Index, store: str | None) -> None:
+    """Reject another store than the one that an index has."""
+    if store is None:
+        return
+    from aoq.retrieval.stores.milvus import MilvusAddress
+
+    record = index.manifest.store
+    if record is None or MilvusAddress.parse(store).text != record.address:
+        here = "in the index itself" if record is None else f"in {record.address}"
+        raise UserError(
+            f"{index.folder} keeps its vectors {here}; leave --store out, or add --force to make "
+            "the index again."
+        )
 
 
 def described(synced: Synced) -> str:

@@ -11,18 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-from aoq.errors import UserError
 from aoq.progress import say, warn
 from aoq.retrieval.matcher import Matcher
 from aoq.retrieval.sync import sync_photos
 from aoq.retrieval.target import described
 
 SECONDS = 10.0
+_LAST = 5.0  # seconds for an update that is under way, when the server stops
 
 
 @contextmanager
 def watching(matcher: Matcher, *, seconds: float = SECONDS) -> Iterator[None]:
-    """Bring the index of a matcher up to date every few seconds, in a thread."""
+    """Bring the index of a matcher up to date every few seconds, in a thread.
+
+    In the end, a long update is left where it is: the next one continues from what it saved.
+    """
     stopped = Event()
 
     def watch() -> None:
@@ -30,12 +33,15 @@ def watching(matcher: Matcher, *, seconds: float = SECONDS) -> Iterator[None]:
         while not stopped.wait(seconds):
             try:
                 synced = sync_photos(
-                    matcher.run, index=matcher.index.folder, encoder=matcher.encoder
+                    matcher.run,
+                    index=matcher.index.folder,
+                    make_model=matcher.make_model,
+                    encoder=matcher.encoder,
                 )
                 if synced:
                     say(f"{matcher.index.folder}: {described(synced)}")
                 problem = ""
-            except (UserError, OSError) as error:
+            except Exception as error:  # also of libraries; the next time, it may work
                 if str(error) != problem:  # said once
                     warn(f"{matcher.index.folder} is not brought up to date: {error}")
                 problem = str(error)
@@ -46,4 +52,4 @@ def watching(matcher: Matcher, *, seconds: float = SECONDS) -> Iterator[None]:
         yield
     finally:
         stopped.set()
-        thread.join()
+        thread.join(_LAST)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aoq.evaluation.tables import METRICS
-from aoq.manifest import check_content
+from aoq.manifest import check_content, versions_of
 from aoq.runs.directory import RunDirectory
 from aoq.storage import parse_line
 
@@ -45,6 +45,7 @@ def read_events(run: Path) -> list[Event]:
     path = RunDirectory(run).events
     if not path.exists():
         return []
+    listed = versions_of(path)  # another process may append while this one reads
     content = path.read_bytes()
     *lines, _ = content.split(b"\n")
     events: list[Event] = []
@@ -56,7 +57,7 @@ def read_events(run: Path) -> list[Event]:
         numbers = _NUMBERS.get(str(event.get("event")))
         if numbers is not None and all(is_number(event.get(name)) for name in ("time", *numbers)):
             events.append(event)
-    check_content(path, content)
+    check_content(path, content, listed)
     return events
 
 

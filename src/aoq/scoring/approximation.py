@@ -12,9 +12,11 @@ All others are scored in float32, one inner product each (`score_pairs`).
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from statistics import median
 from typing import Any
@@ -27,6 +29,8 @@ from torch import Tensor
 from aoq.config import FastProduct
 from aoq.scoring.encoded import EncodedDataset
 from aoq.scoring.inner_product import InnerProduct
+from aoq.storage import cache_folder, hash_parts, write_json
+from aoq.threads import processor_name
 from aoq.types import Encoding, Floats, Int32s
 
 Numbers = npt.NDArray[Any]
@@ -177,6 +181,9 @@ def score_pairs(images: Floats, texts: Floats, rows: Int32s, columns: Int32s) ->
     return scores
 
 
+_VERSION = 1  # of how speeds are measured
+
+
 @dataclass(frozen=True)
 class Speeds:
     """Seconds a pair takes of one thread, on this machine and for this width."""
@@ -187,6 +194,22 @@ class Speeds:
     "Scored by itself."
     fast: dict[FastProduct, float]
     "In an approximate product, with the rounding of its texts."
+
+
+def machine_speeds(images: Tensor, texts: Tensor) -> Speeds:
+    """Return the speeds of this machine for the width of these vectors.
+
+    They are measured once and kept in the user's cache: what is chosen by them, and with it the
+    last digit of a score, stays the same from run to run.
+    """
+    what = f"{processor_name()}, torch {torch.__version__}, width {images.shape[1]}, {_VERSION}"
+    file = cache_folder() / "speeds" / f"{hash_parts(what.encode())[:32]}.json"
+    with suppress(OSError, ValueError, TypeError):  # not measured yet, or damaged
+        return Speeds(**json.loads(file.read_text()))
+    speeds = measure_speeds(images, texts, FAST_PRODUCTS)
+    with suppress(OSError):  # a read-only cache
+        write_json(file, asdict(speeds))
+    return speeds
 
 
 def measure_speeds(images: Tensor, texts: Tensor, kinds: tuple[FastProduct, ...]) -> Speeds:

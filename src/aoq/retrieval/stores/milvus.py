@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 
@@ -38,6 +38,7 @@ _MOST = 16_384  # hits, the limit of Milvus
 _AT_ONCE = 1_000  # vectors of a request
 _MANY = 2_000_000  # vectors beyond which a graph finds the nearest
 _TEXT = {"max_length": 65_535, "nullable": True}
+_OWN = {"key", "vector", "id", "text"}  # fields that are not of the photo's metadata
 _ABOUT = "aoq"  # property of a collection
 _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -82,8 +83,11 @@ class MilvusAddress:
 class MilvusStore:
     """The vectors of the images, or of the texts, of one index."""
 
-    def __init__(self, client: Any, name: str, *, exact: bool, longest: float) -> None:
+    def __init__(
+        self, client: Any, name: str, address: MilvusAddress, *, exact: bool, longest: float
+    ) -> None:
         self._client = client
+        self._address = address
         self._name = name
         self.exact = exact
         self.longest = longest
@@ -108,48 +112,61 @@ class MilvusStore:
                     "the index again with `aoq index RUN --force`, or name another collection."
                 )
             client.load_collection(name)
-            return cls(client, name, exact=bool(described["exact"]), longest=longest)
+            return cls(client, name, address, exact=bool(described["exact"]), longest=longest)
 
     @classmethod
     def create(
-        cls, address: MilvusAddress, kind: Modality, *, model_hash: str, width: int, expected: int
+        cls,
+        address: MilvusAddress,
+        kind: Modality,
+        *,
+        model_hash: str,
+        width: int,
+        expected: int,
+        owner: str = "",
     ) -> Self:
-        """Open the collection of a model, made if there is none; one of aoq's is replaced."""
+        """Open the collection of an index, made if there is none; one of its old model is replaced.
+
+        `owner` is the index, if it has a collection to itself; that of another one is refused.
+        """
         client, name = connect(address), address.collection(kind)
         with _explained(address):
             described = describe(client, name)
-            if described is not None and described.get("model") != model_hash:
+            _require_owner(described, owner, name=name, address=address)
+            if described is not None and described["model"] != model_hash:
                 client.drop_collection(name)
                 described = None
             if described is None:
                 exact = expected <= _MANY
-                about = json.dumps({"model": model_hash, "exact": exact})
+                about = json.dumps({"model": model_hash, "exact": exact, "owner": owner})
                 _create(client, name, about=about, width=width, exact=exact, address=address)
             else:
                 exact = bool(described["exact"])
             client.load_collection(name)
-            return cls(client, name, exact=exact, longest=0.0)
+            return cls(client, name, address, exact=exact, longest=0.0)
 
     def __len__(self) -> int:
         return self._count
 
     def keys(self) -> Ids:
-        pages = self._client.query_iterator(
-            self._name, filter="", output_fields=["key"], batch_size=_MOST // 2
-        )
         found: list[int] = []
-        while page := pages.next():
-            found += [row["key"] for row in page]
-        pages.close()
+        with _explained(self._address):
+            pages = self._client.query_iterator(
+                self._name, filter="", output_fields=["key"], batch_size=_MOST // 2
+            )
+            while page := pages.next():
+                found += [row["key"] for row in page]
+            pages.close()
         return np.sort(np.array(found, np.int64))
 
     def add(self, keys: Ids, vectors: Floats, rows: Metadata | None = None) -> None:
         columns: Mapping[str, Any] = {} if rows is None else rows.columns
-        with progress_bar("store", total=len(keys), unit="vectors") as update:
+        bar = progress_bar("store", total=len(keys), unit="vectors")
+        with _explained(self._address), bar as update:
             for block in ranges(len(keys), _AT_ONCE):
                 page = [
-                    {"key": int(keys[number]), "vector": vectors[number]}
-                    | {name: column[number] for name, column in columns.items()}
+                    {name: column[number] for name, column in columns.items()}
+                    | {"key": int(keys[number]), "vector": vectors[number]}
                     for number in range(block.start, block.stop)
                 ]
                 self._client.upsert(self._name, page)
@@ -159,19 +176,21 @@ class MilvusStore:
         self._count = self._read_count()
 
     def remove(self, keys: Ids) -> None:
-        for block in ranges(len(keys), _MOST):
-            self._client.delete(self._name, ids=keys[block].tolist())
+        with _explained(self._address):
+            for block in ranges(len(keys), _MOST):
+                self._client.delete(self._name, ids=keys[block].tolist())
         self._count = self._read_count()
 
     def search(self, queries: Floats, *, top: int, among: Selection | None = None) -> Found:
         top = min(top, _MOST)
-        pages = self._client.search(
-            self._name,
-            data=list(queries),
-            limit=top,
-            filter="" if among is None else _expression(among),
-            search_params={} if self.exact else {"params": {"ef": max(256, 2 * top)}},
-        )
+        with _explained(self._address):
+            pages = self._client.search(
+                self._name,
+                data=list(queries),
+                limit=top,
+                filter="" if among is None else _expression(among),
+                search_params={} if self.exact else {"params": {"ef": max(256, 2 * top)}},
+            )
         keys = np.full((len(queries), max(map(len, pages), default=0)), -1, np.int64)
         scores = np.full(keys.shape, -np.inf, np.float32)
         for row, page in enumerate(pages):
@@ -182,10 +201,11 @@ class MilvusStore:
     def vectors(self, keys: Ids) -> Floats:
         distinct, places = np.unique(keys, return_inverse=True)
         found: dict[int, Any] = {}
-        for block in ranges(len(distinct), _AT_ONCE):
-            wanted = distinct[block].tolist()
-            page = self._client.get(self._name, ids=wanted, output_fields=["key", "vector"])
-            found |= {row["key"]: row["vector"] for row in page}
+        with _explained(self._address):
+            for block in ranges(len(distinct), _AT_ONCE):
+                wanted = distinct[block].tolist()
+                page = self._client.get(self._name, ids=wanted, output_fields=["key", "vector"])
+                found |= {row["key"]: row["vector"] for row in page}
         missing = [key for key in distinct.tolist() if key not in found]
         if missing:
             raise UserError(
@@ -199,7 +219,8 @@ class MilvusStore:
         self._client.close()
 
     def _read_count(self) -> int:
-        (row,) = self._client.query(self._name, filter="", output_fields=["count(*)"])
+        with _explained(self._address):
+            (row,) = self._client.query(self._name, filter="", output_fields=["count(*)"])
         return int(row["count(*)"])
 
 
@@ -224,12 +245,37 @@ def describe(client: Any, name: str) -> dict[str, Any] | None:
     found = client.describe_collection(name)
     try:
         described = json.loads(found["properties"].get(_ABOUT) or found["description"])
-        return {"model": str(described["model"]), "exact": bool(described["exact"])}
+        return {
+            "model": str(described["model"]),
+            "exact": bool(described["exact"]),
+            "owner": str(described.get("owner", "")),
+        }
     except (ValueError, KeyError, TypeError):
         raise UserError(
             f"the collection {name} was not made by aoq; name another one, as in "
             "milvus://HOST:PORT/COLLECTION."
         ) from None
+
+
+def require_own(address: MilvusAddress, owner: str) -> None:
+    """Reject a store that cannot be reached, or whose collections are those of another index."""
+    client = connect(address)
+    with _explained(address):
+        for kind in get_args(Modality):
+            name = address.collection(kind)
+            _require_owner(describe(client, name), owner, name=name, address=address)
+        client.close()
+
+
+def _require_owner(
+    described: Mapping[str, Any] | None, owner: str, *, name: str, address: MilvusAddress
+) -> None:
+    if described is not None and described["owner"] != owner:
+        raise UserError(
+            f"the collection {name} of {address.text} holds the vectors of another index, "
+            f"{described['owner'] or 'which is not named'}; name another one, as in "
+            "milvus://HOST:PORT/COLLECTION, or another file."
+        )
 
 
 def _create(
@@ -260,7 +306,7 @@ def _create(
 
 
 def _expression(among: Selection) -> str:
-    if among.where is not None:
+    if among.where is not None and _OWN.isdisjoint(among.where.named()):
         return among.where.expression(among.columns)
     return f"key in {among.keys.tolist()}"
 
