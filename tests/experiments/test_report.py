@@ -90,6 +90,8 @@ def test_an_ensemble_is_judged_as_evaluate_judges_it(made, report):
     (_, expected) = evaluate_runs(runs)[-1]
     (training,) = report.rows[-1].trainings
     assert training.figures == pytest.approx(expected.figures())
+    (member, *_) = report.rows[0].trainings
+    assert training.ranks.data == member.ranks.data  # else they could not be compared
     assert report.rows[-1].group != report.rows[0].group
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aoq
 from aoq.config import LossConfig, RoundConfig
+from aoq.distributed import Processes
 from aoq.errors import UserError
 from aoq.mining.candidates import CandidateLists, Provenance
 from aoq.mining.mine import mine
@@ -18,6 +21,7 @@ from aoq.mining.mixing import mixed
 from aoq.scoring.encoded import encode_dataset
 from aoq.training import remining as remining_module
 from aoq.training import step as step_module
+from aoq.training.round import Round
 from aoq.training.two_rounds import run_recipe
 from tests.kills import KilledError
 from tests.training.cases import (
@@ -221,3 +225,20 @@ def test_mixed_lists_are_those_of_a_plain_loop(seed, keep, depth, are_estimated)
         np.testing.assert_array_equal(ids, expected)
         if are_estimated:  # they came with their candidates
             np.testing.assert_array_equal(found.matches_of(direction), ids / np.float32(20))
+
+
+def test_every_process_mines_with_the_batch_norm_of_the_first():
+    first, model = torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)
+    first.running_mean.fill_(3.0)
+    other_process = SimpleNamespace(
+        settings=RoundConfig(),
+        model=model,
+        average=None,
+        processes=Processes(1, 2),
+        collectives=SimpleNamespace(
+            is_alone=False, share_weights=lambda of: of.load_state_dict(first.state_dict())
+        ),
+    )
+    with Round._validated_weights(other_process):
+        assert model.running_mean.tolist() == [3.0, 3.0]
+    assert model.running_mean.tolist() == [0.0, 0.0]

@@ -216,7 +216,7 @@ def _judge_ensemble(
         ranks = reader.judge(runs)
         if ranks is not None:
             reader.keep(ranks, *lines)
-        if (ranks := ranks or reader.read(*lines)) is not None:
+        if (ranks := reader.read(*lines)) is not None:
             yield Training(seed, ranks.metrics.figures(), runs, ranks)
 
 

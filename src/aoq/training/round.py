@@ -420,15 +420,18 @@ class Round:
 
     @contextmanager
     def _validated_weights(self) -> Iterator[None]:
-        """Put the weights that are validated into the model of every process."""
-        if self.settings.ema is None:
+        """Put what is validated into the model of every process: the state of the first.
+
+        Weights are equal without it, but statistics of batch norms are those of each share.
+        """
+        if self.settings.ema is None and self.collectives.is_alone:
             yield
             return
         own = {name: value.clone() for name, value in self.model.state_dict().items()}
         with self.average.in_model() if self.average is not None else nullcontext():
             self.collectives.share_weights(self.model)
             yield
-        if self.average is None:
+        if not self.processes.is_first:
             self.model.load_state_dict(own)
 
     def _notify_step(self, terms: dict[str, float]) -> None:
