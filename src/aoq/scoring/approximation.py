@@ -159,8 +159,9 @@ def lowest_products(kind: FastProduct, floors: Numbers, errors: Numbers) -> Floa
     relative = 4 * _EPSILON + (_HALF_DIGIT if kind == "bfloat16" else 0)  # of the product itself
     with np.errstate(over="ignore"):  # where there is no floor, nothing is too low
         lowest: Errors = floors.astype(np.float64) - errors
-        lowest = np.where(lowest > 0, lowest / (1 + relative), lowest / (1 - relative))
-        return (lowest - 4 * _EPSILON * abs(lowest)).astype(np.float32)
+        rounded = 4 * _EPSILON  # of the float32 comparison; factors, as a floor may be infinite
+        higher, lower = (1 - rounded) / (1 + relative), (1 + rounded) / (1 - relative)
+        return np.where(lowest > 0, lowest * higher, lowest * lower).astype(np.float32)
 
 
 def highest_products(kind: FastProduct, floors: Numbers, errors: Numbers) -> Floats:
