@@ -54,7 +54,7 @@ class Vectors:
         return cls(run.name, images, texts)
 
     def repeated(self, times: int, *, images: int) -> Vectors:
-        """Copies with noise of unit length; the first so many images, against all texts."""
+        """Repeat the vectors with noise, at unit length, and keep the first `images` images."""
         random = torch.Generator().manual_seed(0)
 
         def copies(vectors: torch.Tensor) -> torch.Tensor:

@@ -36,7 +36,7 @@ class Verdict:
 
     claim: Claim
     found: Comparison | None
-    "None if the rows share no seed."
+    "None if no seed was trained for both rows."
     paper: float | None = None
     corrected: float = 1.0
     "The p-value, corrected for the other claims of the table."

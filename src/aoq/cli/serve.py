@@ -163,7 +163,7 @@ def serve(
         if tokens is None and not is_private:
             warn(
                 f"anyone who can reach {host} can search these photos, see them and upload some; "
-                "there is no token."
+                "no token is required."
             )
         address = address_of(listener)
         say(f"serving {', '.join(map(str, targets))} at {address} (Ctrl-C stops it)")

@@ -69,7 +69,7 @@ class LossConfig:
     "softmax_offline: as how many negatives of the batch the offline negative of an anchor counts."
     weigh_matches: bool = False
     """Weigh the terms of S(i, t_off) and S(i_off, t) by 1 - p, the probability that the offline
-    negative is no match; the lists need mining.estimate_matches."""
+    negative is truly wrong; the lists need mining.estimate_matches."""
 
     def __post_init__(self) -> None:
         settle_types(self)
