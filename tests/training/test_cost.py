@@ -11,7 +11,7 @@ from aoq.mining.toplists import TopLists
 from aoq.models import vse
 from aoq.runs.mine import mine_run
 from aoq.training import cost as cost_module
-from aoq.training.cost import estimate_cost
+from aoq.training.cost import MiningCost, estimate_cost
 from aoq.training.inputs import open_training_data
 from aoq.training.two_rounds import train_round
 from tests.conftest import write_precomp
@@ -54,6 +54,24 @@ def test_grouped_batches_are_mined_for_and_cost_steps_without_offline_negatives(
     assert cost.round_two.steps == cost.round_one.steps
     assert taken
     assert all(batch.offline is None and batch.partners is None for batch in taken)
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_mining_while_a_round_trains_is_counted_as_often_as_it_happens(
+    tmp_path, precomp, monkeypatch, is_given
+):
+    monkeypatch.setattr(
+        cost_module, "_time_mining", lambda *_: MiningCost(7.0, disk_bytes=1000, memory_bytes=1)
+    )
+    recipe = with_round_two(small_recipe(precomp), epochs=5, warmup_epochs=1, remine_every=1)
+    if is_given:
+        train_round(tmp_path / "run", recipe, open_training_data(recipe), which="one")
+        mine_run(tmp_path / "run", tmp_path / "lists.safetensors")
+        recipe = replace(recipe, candidates=str(tmp_path / "lists.safetensors"))
+    cost = estimate_cost(recipe)
+    assert (cost.mining is None) == is_given
+    assert (cost.remining.times, cost.remining.seconds) == (3, 21.0)  # not before the first of four
+    assert dict(cost.rows())["mining while it trains"] == "3 times: about 21 s"
 
 
 def test_an_estimate_refuses_lists_that_a_run_would(tmp_path, precomp):

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -77,8 +77,15 @@ class MiningCost:
     disk_bytes: int
     memory_bytes: int
 
+    times: int = 1
+
+    def repeated(self, times: int, *, keeps: int) -> MiningCost:
+        """Return the cost of mining so often, of which only the last lists are kept."""
+        return replace(self, times=times, seconds=times * self.seconds, disk_bytes=keeps)
+
     def __str__(self) -> str:
-        return f"about {duration(self.seconds)}"
+        often = f"{count_of(self.times, 'time')}: " if self.times > 1 else ""
+        return f"{often}about {duration(self.seconds)}"
 
 
 @dataclass(frozen=True)
@@ -89,12 +96,19 @@ class RecipeCost:
     round_one: RoundCost | None
     mining: MiningCost | None
     round_two: RoundCost | None
+    remining: MiningCost | None
+    "What round two mines while it trains, all of it."
     disk_bytes: int
     memory_bytes: int
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of a table for display, without stages that the recipe does not have."""
-        costs = {"round one": self.round_one, "mining": self.mining, "round two": self.round_two}
+        costs = {
+            "round one": self.round_one,
+            "mining": self.mining,
+            "round two": self.round_two,
+            "mining while it trains": self.remining,
+        }
         stages = {name: cost for name, cost in costs.items() if cost is not None}
         total = sum(cost.seconds for cost in stages.values())
         return [
@@ -115,17 +129,20 @@ def estimate_cost(recipe: Recipe) -> RecipeCost:
     require_rounds_fit(recipe, builder)
     model = builder().to(data.train.device)
     positives = data.train.dataset.positives
-    sampler, mining, one, two = None, None, None, None
+    sampler, mining, remining, one, two = None, None, None, None, None
     if recipe.mines and recipe.mining.memory is not None:
         require_memory_for(model, recipe, data)
-    stages = recipe.mines + recipe.needs_round_one + (recipe.rounds == "both")
+    times = sum(map(recipe.round_two.remines_at, range(recipe.round_two.epochs)))
+    stages = (recipe.mines or times > 0) + recipe.needs_round_one + (recipe.rounds == "both")
     with progress_bar("Measuring", total=stages, unit="stages") as update:
         if recipe.needs_lists:
             lists = _given_lists(recipe, data) or _stand_in_lists(recipe, positives)
             sampler = OfflineSampler(lists, positives, config=recipe.sampling, seed=recipe.seed)
-            if recipe.mines:
+            if recipe.mines or times:
                 update(advance=0, title="Measuring mining")
-                mining = _time_mining(model, data, lists)
+                once = _time_mining(model, data, lists)
+                mining = once if recipe.mines else None
+                remining = once.repeated(times, keeps=lists.nbytes) if times else None
                 update()
         if recipe.needs_round_one:
             update(advance=0, title="Measuring round one")
@@ -139,14 +156,16 @@ def estimate_cost(recipe: Recipe) -> RecipeCost:
     rounds = [(one, recipe.round_one), (two, recipe.round_two)]
     # For each round the best weights, and the trainer's: weights, Adam's two moments, the average.
     copies = sum(4 + (settings.ema is not None) for cost, settings in rounds if cost is not None)
-    disk_bytes = copies * 4 * parameters
+    mined = [each for each in (mining, remining) if each is not None]
+    measured = [each for each in (one, two) if each is not None]
     return RecipeCost(
         parameters=parameters,
         round_one=one,
         mining=mining,
         round_two=two,
-        disk_bytes=disk_bytes + (mining.disk_bytes if mining else 0),
-        memory_bytes=max(cost.memory_bytes for cost in (one, mining, two) if cost is not None),
+        remining=remining,
+        disk_bytes=copies * 4 * parameters + sum(cost.disk_bytes for cost in mined),
+        memory_bytes=max(cost.memory_bytes for cost in (*mined, *measured)),
     )
 
 
