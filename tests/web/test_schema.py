@@ -2,8 +2,8 @@
 
 Every check of schemathesis is on. A request that fits the document may still be refused where the
 document cannot say what is needed: words that the model knows, bytes that are a picture, one of
-two parameters, a model with attention (409 and 422). The name of a run is given to it, because
-hardly one that it would make up exists.
+two parameters, a model with attention (409 and 422), or which token is accepted (401). The name of
+a run is given to it, because hardly one that it would make up exists.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ run = "{run}"
 
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "404", "409", "422"]
+
+[[operations]]
+include-name = "POST /api/session"
+[operations.checks.positive_data_acceptance]
+expected-statuses = ["2xx", "401"]
 """
 
 

@@ -13,15 +13,18 @@ from aoq.web.bodies import json_body, read_json
 from aoq.web.monitoring import Metrics
 from aoq.web.schemas import Failure
 
-_SESSION_FAILURES: dict[int | str, dict[str, Any]] = {
+_FAILURES: dict[int | str, dict[str, Any]] = {
     400: {"model": Failure, "description": "The request cannot be understood."},
-    401: {"model": Failure, "description": "The token is not accepted."},
+    401: {"model": Failure, "description": "The server wants a token."},
     403: {"model": Failure, "description": "A page of another site sent the request."},
+    429: {"model": Failure, "description": "Too many requests; see Retry-After."},
+}
+_SESSION_FAILURES: dict[int | str, dict[str, Any]] = _FAILURES | {
+    401: {"model": Failure, "description": "The token is not accepted."},
     408: {"model": Failure, "description": "The request took too long to arrive."},
     413: {"model": Failure, "description": "The request is too large."},
     415: {"model": Failure, "description": "The request is not JSON."},
     422: {"model": Failure, "description": "The request holds no token."},
-    429: {"model": Failure, "description": "Too many requests; see Retry-After."},
 }
 
 
@@ -53,7 +56,7 @@ def metrics_router(metrics: Metrics) -> APIRouter:
     router = APIRouter(tags=["server"])
     text = {"content": {"text/plain": {}}, "description": "The text format of Prometheus."}
 
-    @router.get("/metrics", response_class=Response, responses={200: text})
+    @router.get("/metrics", response_class=Response, responses={200: text, **_FAILURES})
     async def show_metrics() -> Response:
         """Show metrics for Prometheus."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
