@@ -34,7 +34,7 @@ class Set:
     [
         (4_000, "cpu", "", "cca"),
         (4_000, "cuda", "", "cca"),
-        (30_000, "cpu", "", "bow-small"),
+        (30_000, "cpu", "", "vse-small+fall-back"),
         (30_000, "cuda", "", "bfan-small+fall-back"),
         (145_000, "cuda", "", "vsrn-f30k"),
         (145_000, "cpu", "", "bow-small"),
@@ -50,6 +50,14 @@ def test_the_choice_follows_pairs_towers_and_the_gpu(monkeypatch, pairs, device,
     assert choice.recipe.partition("+")[0] in shipped_recipes()
     load_recipe(choice.recipe)
     assert (image or f"{pairs:,}") in choice.reason
+
+
+def test_without_a_gpu_images_that_share_a_caption_are_learned_by_a_softmax(monkeypatch):
+    monkeypatch.setattr(choice_module, "open_dataset", lambda data, split: Set(30_000, 500))
+    monkeypatch.setattr(choice_module, "default_device", lambda: "cpu")
+    choice = choose_recipe("data")
+    assert "0.25 other captions say the same" in choice.reason
+    assert load_recipe(choice.recipe).round_one.loss.name == "infonce"
 
 
 @pytest.mark.parametrize("pairs", [30_000, 145_000])

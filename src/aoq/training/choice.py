@@ -58,20 +58,37 @@ def choose_recipe(data: Path | str, *, image: str = "") -> Choice:
             f"The training split has {size}: too few to learn by steps without learning them by "
             "heart. CCA is solved in closed form, in seconds.",
         )
-    if not has_gpu:
+    if not has_gpu and pairs >= _LIKE_F30K:
         return Choice(
             "bow-small",
             f"There is no GPU, and the training split has {size}: bags of words take "
             "minutes, and models that take hours here have to be above them first.",
         )
     alike = same_in_batch(train.positives, train.captions, batch_size=_BATCH)
+    shared = (
+        f"Many images share a caption: in a batch of {_BATCH}, {alike:.2g} other captions say the "
+        "same as a given one, so the hardest negatives are often right."
+    )
+    if not has_gpu and alike >= _ALIKE:
+        return Choice(
+            "bow-small",
+            f"There is no GPU, and the training split has {size}. {shared} Bags of words learn by "
+            "InfoNCE, which does not depend on the hardest alone.",
+        )
+    if not has_gpu:
+        return Choice(
+            "vse-small+fall-back",
+            f"There is no GPU, and the training split has {size}: VSE with regularised inputs is "
+            "the best that a processor learns from so many in minutes; where its hardest "
+            "negatives do not help, it goes on with all of them. A pretrained image tower "
+            "(--model.image) finds far more.",
+        )
     if alike >= _ALIKE:
         return Choice(
             "bfan-small+alike-captions",
-            f"There is a GPU, and the training split has {size}. Many images share a caption: in a "
-            f"batch of {_BATCH}, {alike:.2g} other captions say the same as a given one, so the "
-            "hardest negatives are often right. BFAN learns by softmax losses, which do not depend "
-            "on the hardest alone, and offline negatives count as far as they are wrong.",
+            f"There is a GPU, and the training split has {size}. {shared} BFAN learns by softmax "
+            "losses, which do not depend on the hardest alone, and offline negatives count as far "
+            "as they are wrong.",
         )
     if pairs < _LIKE_F30K:
         return Choice(
