@@ -18,6 +18,7 @@ from aoq.experiments.definition import load_definition
 from aoq.experiments.results import Experiment
 from reproduction import EXPERIMENTS, RESULTS, ROOT, TOWER_LOSSES, Name, definition_file
 from reproduction.claims import load_paper_table
+from reproduction.details import DETAIL_RESULTS, measure_details
 from reproduction.forecast import power_table
 from reproduction.grid import all_comparisons
 from reproduction.page import write_pages
@@ -221,6 +222,35 @@ def towers(
     chosen = [row for row in TOWER_ROWS if not rows or row.label in rows]
     _require_known(rows, [row.label for row in TOWER_ROWS])
     TowerTrainings(data, patches, image, text, out, results).train(chosen, seeds)
+
+
+@app.command
+def details(
+    *runs: Path,
+    labels: Annotated[tuple[str, ...], SEVERAL] = (),
+    data: Path | None = None,
+    results: Path = DETAIL_RESULTS,
+) -> None:
+    """Measure how often runs score a caption above the same with one word swapped; then run `page`.
+
+    Parameters
+    ----------
+    runs
+        Folders of runs.
+    labels
+        Their names in the table; default: the names of the folders.
+    data
+        Folder of the data set; default: that of each run.
+    results
+        File to which the rows are added.
+    """
+    names = labels or tuple(run.name for run in runs)
+    if not runs or len(names) != len(runs) or len(set(names)) < len(runs):
+        raise UserError(
+            f"{len(runs)} runs are named {', '.join(names) or 'nothing'}; expected one run or "
+            "more, with a name of its own for each: --labels."
+        )
+    measure_details(dict(zip(names, runs, strict=True)), data, results=results)
 
 
 @app.command(name=TOWER_LOSSES)
