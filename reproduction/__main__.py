@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,8 +16,9 @@ from aoq.data.splits import MANIFEST
 from aoq.errors import UserError, require_packages
 from aoq.experiments.definition import load_definition
 from aoq.experiments.results import Experiment
-from reproduction import EXPERIMENTS, RESULTS, ROOT, Name, definition_file
+from reproduction import EXPERIMENTS, RESULTS, ROOT, TOWER_LOSSES, Name, definition_file
 from reproduction.claims import load_paper_table
+from reproduction.details import DETAIL_RESULTS, measure_details
 from reproduction.forecast import power_table
 from reproduction.grid import all_comparisons
 from reproduction.page import write_pages
@@ -25,6 +27,7 @@ from reproduction.peers.rows import SetupName
 from reproduction.report import PaperReport
 from reproduction.right_answers import measure
 from reproduction.small_sets import write_small_sets
+from reproduction.tower_losses import TOWER_LOSS_RESULTS, tower_losses
 from reproduction.towers import ROWS as TOWER_ROWS
 from reproduction.towers import TOWER_RESULTS, TowerTrainings
 from reproduction.verdicts import claims_table
@@ -219,6 +222,97 @@ def towers(
     chosen = [row for row in TOWER_ROWS if not rows or row.label in rows]
     _require_known(rows, [row.label for row in TOWER_ROWS])
     TowerTrainings(data, patches, image, text, out, results).train(chosen, seeds)
+
+
+@app.command
+def details(
+    *runs: Path,
+    labels: Annotated[tuple[str, ...], SEVERAL] = (),
+    data: Path | None = None,
+    results: Path = DETAIL_RESULTS,
+) -> None:
+    """Measure how often runs score a caption above the same with one word swapped; then run `page`.
+
+    Parameters
+    ----------
+    runs
+        Folders of runs.
+    labels
+        Their names in the table; default: the names of the folders.
+    data
+        Folder of the data set; default: that of each run.
+    results
+        File to which the rows are added.
+    """
+    names = labels or tuple(run.name for run in runs)
+    if not runs or len(names) != len(runs) or len(set(names)) < len(runs):
+        raise UserError(
+            f"{len(runs)} runs are named {', '.join(names) or 'nothing'}; expected one run or "
+            "more, with a name of its own for each: --labels."
+        )
+    measure_details(dict(zip(names, runs, strict=True)), data, results=results)
+
+
+@app.command(name=TOWER_LOSSES)
+def towers_losses(
+    *,
+    data: Path | None = None,
+    image: str = "",
+    text: str = "",
+    out: Path = Path("runs") / TOWER_LOSSES,
+    seeds: Annotated[tuple[int, ...], SEVERAL] = (),
+    rows: Annotated[tuple[str, ...], SEVERAL] = (),
+    jobs: Count | None = None,
+    results: Path = TOWER_LOSS_RESULTS,
+    list_: Annotated[bool, Parameter(name="--list", negative=())] = False,
+    plan: Flag = False,
+    force: Flag = False,
+) -> None:
+    """Train heads on frozen towers with every loss, and the controls of Eq. 5.
+
+    If interrupted, the same command continues; finished runs are not repeated.
+
+    Parameters
+    ----------
+    data
+        Folder of a data set with the image tower's vectors (`aoq data build --vector pooled`).
+    image
+        Image tower: a folder or hub name.
+    text
+        Text tower: a folder or hub name.
+    out
+        Folder of the runs.
+    seeds
+        Seeds to use instead of the experiment's, or a subset of them.
+    rows
+        Only the rows with these labels, and the teachers they need.
+    jobs
+        Parallel runs, which share the cores; default: one per core, one on a GPU.
+    results
+        File to which each result is added as a line of JSON; its results count as finished.
+    list_
+        Only list the rows, with rsum if they are finished.
+    plan
+        Only print how small a difference the seeds can find.
+    force
+        Repeat runs that were done with other settings or data.
+    """
+    definition = tower_losses(image=image, text=text)
+    experiment = Experiment(
+        definition=definition, out=out, data=data, file=results, seeds=seeds, rows=rows
+    )
+    towers = [f"--{name} {shlex.quote(t)}" for name, t in (("image", image), ("text", text)) if t]
+    found = ExperimentCommand(
+        experiment, words=" ".join(["python -m reproduction", TOWER_LOSSES, *towers])
+    )
+    if list_:
+        found.show()
+    elif plan:
+        found.show_forecast()
+    elif not image:
+        raise UserError("the image tower is missing; name its folder with --image.")
+    else:
+        found.run(jobs=jobs, force=force)
 
 
 @app.command(name="small-sets")

@@ -3,8 +3,9 @@
 On a page, each table stands between two comments, the first of which names its file. Some tables
 are derived: the claims, the README's summary and what three seeds can decide, from the recorded
 results and their ranks; table 6, from the benchmarks `python -m benchmarks table6
-table6-as-published`; those of docs/peers.md, docs/pretrained.md, docs/search.md and
-docs/training.md, from `python -m reproduction` with peers, towers, words and small-sets.
+table6-as-published`; those of docs/peers.md, docs/pretrained.md, docs/results-towers.md,
+docs/details.md, docs/search.md and docs/training.md, from `python -m reproduction` with peers,
+towers, towers-losses, details, words and small-sets.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ from aoq.experiments.forecast import shown_seeds
 from aoq.experiments.tables import TextTable, shown_interval
 from reproduction import EXPERIMENTS, RESULTS, ROOT, definition_file
 from reproduction.claims import load_paper_table
+from reproduction.details import detail_tables
 from reproduction.forecast import again
 from reproduction.grid import all_comparisons, all_rows, verdicts_of
 from reproduction.peers.tables import peer_tables
 from reproduction.small_sets import small_set_tables
+from reproduction.tower_losses import tower_loss_tables
 from reproduction.towers import tower_table
 from reproduction.verdicts import claims_section
 from reproduction.words import precision_table, word_table
 
-_DOCS = ("results.md", "peers.md", "pretrained.md", "search.md", "training.md")
+_DOCS = (
+    *("results.md", "results-towers.md", "details.md", "peers.md", "pretrained.md"),
+    *("search.md", "training.md"),
+)
 PAGES = (*(ROOT / "docs" / name for name in _DOCS), ROOT / "README.md")
 _FULL = " + AdapOffQuin"
 _INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -45,7 +51,7 @@ def made_tables() -> dict[str, str]:
     """Return the tables that are made of other files, by the names of their own."""
     made = {"table6": table6(), "summary": summary(), "towers": tower_table(), "errors": errors()}
     made |= {"words": word_table(), "precision": precision_table()}
-    made |= peer_tables() | small_set_tables()
+    made |= peer_tables() | small_set_tables() | tower_loss_tables() | detail_tables()
     tables = {f"{name}.md": table for name, table in made.items()}
     for name in EXPERIMENTS:
         section = claims_section(verdicts_of(name, RESULTS))

@@ -307,7 +307,11 @@ def test_every_change_changes_what_the_paper_leaves_at_another_value(change, tmp
     other = {"name": name, "alpha": 9.0, "beta": 9.0}
     depths = {"depth_texts": 9, "depth_images": 9}
     base = replace(
-        Recipe(model=ModelConfig(name="bfan"), seed=9),
+        Recipe(
+            model=ModelConfig(name="bfan"),
+            seed=9,
+            rounds="one" if change == "two-rounds" else "both",
+        ),
         mining=replace(Recipe().mining, **depths),
         sampling=replace(Recipe().sampling, **depths),
         round_two=RoundConfig(loss=LossConfig(**other)),
