@@ -157,7 +157,7 @@ def estimate_cost(recipe: Recipe) -> RecipeCost:
     # For each round the best weights, and the trainer's: weights, Adam's two moments, the average.
     copies = sum(4 + (settings.ema is not None) for cost, settings in rounds if cost is not None)
     mined = [each for each in (mining, remining) if each is not None]
-    measured = [each for each in (one, two) if each is not None]
+    peaks = [each.memory_bytes for each in (one, two) if each is not None]
     return RecipeCost(
         parameters=parameters,
         round_one=one,
@@ -165,7 +165,7 @@ def estimate_cost(recipe: Recipe) -> RecipeCost:
         round_two=two,
         remining=remining,
         disk_bytes=copies * 4 * parameters + sum(cost.disk_bytes for cost in mined),
-        memory_bytes=max(cost.memory_bytes for cost in (*mined, *measured)),
+        memory_bytes=max([*peaks, *(cost.memory_bytes for cost in mined)]),
     )
 
 
