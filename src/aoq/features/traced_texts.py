@@ -76,7 +76,8 @@ class TracedTextModel(TextModel):
     def __call__(self, texts: Texts) -> Tensor | None:
         assert self.network is not None
         # Optimizing the program takes longer than reading the few texts of a search.
-        with torch.no_grad(), torch.jit.optimized_execution(False):
+        plain = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
+        with torch.no_grad(), plain:
             rows: Tensor = self.network(texts.tokens, texts.lengths)
         return rows
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any, Self, get_args
 from weakref import finalize
 
@@ -88,6 +88,7 @@ class MilvusStore:
     def __init__(self, name: str, address: MilvusAddress, *, exact: bool, longest: float) -> None:
         self._client = connect(address)
         self._leave = finalize(self, disconnect, address)
+        self._leave.atexit = False
         self._address = address
         self._name = name
         self.exact = exact
@@ -234,7 +235,7 @@ class _Connection:
 
 
 _connections: dict[str, _Connection] = {}
-_lock = Lock()
+_lock = RLock()  # a store may be collected, and disconnect, while another connects
 
 
 def connect(address: MilvusAddress) -> Any:
@@ -251,11 +252,11 @@ def connect(address: MilvusAddress) -> Any:
     import pymilvus
 
     with _lock, _explained(address):
-        if address.uri not in _connections:
+        connection = _connections.get(address.uri)
+        if connection is None:
             token = os.environ.get(TOKEN, "")
             client = pymilvus.MilvusClient(address.uri, token=token, timeout=10)
-            _connections[address.uri] = _Connection(client)
-        connection = _connections[address.uri]
+            connection = _connections.setdefault(address.uri, _Connection(client))
         connection.users += 1
         return connection.client
 
