@@ -152,7 +152,7 @@ def faiss_hnsw(*, vectors: str) -> Ask:
     import faiss
 
     index: Any = faiss.index_factory(WIDTH, f"HNSW32,{vectors}", faiss.METRIC_INNER_PRODUCT)
-    graph = faiss.downcast_index(getattr(index, "index", index)).hnsw
+    graph: Any = index.hnsw
     graph.efConstruction = 100
     own = all_vectors()
     index.train(own[:: max(1, COUNT // 50_000)])

@@ -41,8 +41,8 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-def torchrun(*command, cache):
-    """Run two processes, whose cache holds nothing yet."""
+def torchrun(*command, cache, model):
+    """Run two processes, whose cache holds nothing yet; torchrun takes --run for its own."""
     return subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
@@ -52,7 +52,7 @@ def torchrun(*command, cache):
         text=True,
         check=False,
         cwd=ROOT,
-        env={**os.environ, "AOQ_CACHE": str(cache)},
+        env={**os.environ, "AOQ_CACHE": str(cache), "AOQ_MODEL": str(model)},
     )
 
 
@@ -71,7 +71,7 @@ def test_two_processes_write_the_index_that_one_writes(run, photos, tmp_path):
     there = tmp_path / "there"
     here = build_index(run, Contents(pictures=[photos]), out=tmp_path / "here")
     command = ("index", run, "--pictures", photos, "--out", there)
-    done = torchrun("-m", "aoq", *command, cache=tmp_path / "cache")
+    done = torchrun("-m", "aoq", *command, cache=tmp_path / "cache", model=run)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("indexed 29 images") == 1
     assert done.stderr.count("1 picture is left out") == 1
@@ -86,11 +86,11 @@ def test_a_folder_that_two_processes_index_is_continued_after_a_kill(moment, run
     module, function = moment
     script = tmp_path / "dies.py"
     script.write_text(_DIES.format(module=module, function=function))
-    command = ("index", photos, "--run", run, "--out", tmp_path / "there")
-    done = torchrun(script, *command, cache=tmp_path / "cache")
-    assert done.returncode != 0
+    command = ("index", photos, "--out", tmp_path / "there")
+    done = torchrun(script, *command, cache=tmp_path / "cache", model=run)
+    assert "SIGKILL" in done.stderr
     assert not (tmp_path / "there" / "index.json").exists()
-    done = torchrun("-m", "aoq", *command, cache=tmp_path / "cache")
+    done = torchrun("-m", "aoq", *command, cache=tmp_path / "cache", model=run)
     assert done.returncode == 0, done.stderr
     here = open_target(photos, run=run, index=tmp_path / "here")
     assert_same_index(Index.open(here.index), Index.open(tmp_path / "there"))
