@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from benchmarks import (
     captions,
+    cold_start,
     evaluation,
     extract,
     grouped,
@@ -33,6 +34,7 @@ class Measured(Protocol):
 
 SUITES: dict[str, Sequence[Measured]] = {
     "captions": captions.COMPARISONS,
+    "cold-start": cold_start.COMPARISONS,
     "evaluation": evaluation.COMPARISONS,
     "extract": extract.COMPARISONS,
     "grouped": grouped.COMPARISONS,

@@ -101,13 +101,20 @@ ALONE = Processes()
 
 @contextmanager
 def alone_in(
-    folder: Path, processes: Processes = ALONE, *, doing: str = "trained"
+    folder: Path,
+    processes: Processes = ALONE,
+    *,
+    doing: str = "trained",
+    wait: bool = False,
 ) -> Iterator[None]:
-    """Let the first process lock the folder, and remove what a killed process left half done."""
+    """Let the first process lock the folder, and remove what a killed process left half done.
+
+    `wait` waits for another writer to end instead of raising an error.
+    """
     if not processes.is_first:
         yield
         return
-    with locked(folder, doing=doing):
+    with locked(folder, doing=doing, wait=wait):
         remove_leftovers(folder)
         yield
 

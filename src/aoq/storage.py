@@ -253,8 +253,11 @@ def is_vacant(path: Path) -> bool:
 
 
 @contextmanager
-def locked(folder: Path, *, doing: str = "trained") -> Iterator[None]:
-    """Lock a folder against other writers, where the system and the disk support locks."""
+def locked(folder: Path, *, doing: str = "trained", wait: bool = False) -> Iterator[None]:
+    """Lock a folder against other writers, where the system and the disk support locks.
+
+    A folder that is locked already is refused, unless `wait` is set.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -262,7 +265,7 @@ def locked(folder: Path, *, doing: str = "trained") -> Iterator[None]:
         return
     with (folder / LOCK).open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise UserError(
                 f"{folder} is being {doing} by another process; wait for it, or choose another "

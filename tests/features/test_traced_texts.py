@@ -68,7 +68,16 @@ def test_a_tower_that_has_changed_or_is_damaged_is_loaded_itself(source):
     program = _place(source) / "program.pt"
     program.write_bytes(program.read_bytes()[:100])
     assert load_traced(source) is None
-    load_traced.cache_clear()
     about = _place(source) / "about.json"
     about.write_text(json.dumps({"id": source.id}))
+    assert load_traced(source) is None
+
+
+def test_a_tower_whose_weights_have_changed_is_loaded_itself(source):
+    keep_traced(source)
+    load_traced.cache_clear()
+    weights = _place(source) / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
     assert load_traced(source) is None

@@ -266,6 +266,21 @@ def test_a_folder_in_milvus_is_synced_and_photos_are_removed(world, tmp_path):
     assert [(row["name"], row["width"]) for row in pages] == [("moved.png", 96)]
 
 
+def test_a_matcher_that_opens_its_index_again_keeps_the_client_of_the_store(world, tmp_path):
+    photos, run = tmp_path / "photos", world.runs["vse"]
+    where = {"run": run, "index": tmp_path / "index"}
+    draw_photo(photos / "0.png", seed=400)
+    open_target(photos, **where, store=str(tmp_path / "lists.db"))
+    matcher = Matcher.load(run, index=tmp_path / "index")
+    assert len(image_hits(matcher)) == 1
+    client = matcher.ranker("images")._store._client
+    draw_photo(photos / "1.png", seed=401)
+    open_target(photos, **where)
+    again = matcher.reopened()
+    assert len(image_hits(again)) == 2
+    assert again.ranker("images")._store._client is client
+
+
 def test_killed_while_it_is_stored_the_same_command_continues(world, tmp_path):
     photos, run = tmp_path / "photos", world.runs["vse"]
     for seed in range(5):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from PIL import Image
 from aoq.errors import UserError
 from aoq.retrieval import sync
 from aoq.retrieval.build import Contents, build_index
-from aoq.retrieval.index import Index
+from aoq.retrieval.index import Index, IndexChangedError
 from aoq.retrieval.matcher import Matcher
 from aoq.retrieval.sync import Synced, remove_photos, sync_photos
-from aoq.retrieval.target import drop_index, open_target, photo_index
+from aoq.retrieval.target import open_target, photo_index
 from aoq.storage import locked
 from tests.commands import aoq
 from tests.kills import die
@@ -217,11 +218,44 @@ def test_an_index_is_not_written_among_other_files(run, photos):
     assert sorted(path.name for path in photos.iterdir()) == ["a.png", "b.png", "trips"]
 
 
-def test_an_index_that_is_being_written_is_not_dropped(run, photos):
+def test_an_index_that_is_being_written_is_not_made_again(run, photos):
     folder = open_target(photos, run=run).index
     with locked(folder), pytest.raises(UserError, match="being written by another process"):
-        drop_index(photos, run=run)
+        open_target(photos, run=run, force=True)
     assert len(opened(open_target(photos, run=run)).images) == 4
+
+
+def test_an_index_that_is_made_again_stays_until_the_other_is_complete(run, photos, monkeypatch):
+    target = open_target(photos, run=run)
+    assert target.index is not None
+    before = (target.index / "index.json").read_bytes()
+    monkeypatch.setattr("aoq.retrieval.sync.PHOTOS_AT_ONCE", 3)
+
+    def full_disk(*arguments, **options):
+        raise UserError("no space is left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("aoq.retrieval.sync.save_index", full_disk)
+        with pytest.raises(UserError, match="no space is left"):
+            open_target(photos, run=run, force=True)
+    assert (target.index / "index.json").read_bytes() == before
+    reader = opened(target)
+    assert open_target(photos, run=run, force=True).synced == Synced(added=4)
+    assert len(opened(target).images) == 4
+    with pytest.raises(IndexChangedError), reader.unchanged():
+        pass
+
+
+def test_a_folder_that_another_process_indexes_is_waited_for(run, photos):
+    folder = photo_index(photos, run)
+    folder.mkdir(parents=True)
+    with ThreadPoolExecutor() as pool:
+        with locked(folder):
+            second = pool.submit(open_target, photos, run=run)
+            with pytest.raises(TimeoutError):
+                second.result(timeout=2)
+        assert second.result(timeout=60).synced == Synced(added=4)
+    assert open_target(photos, run=run).synced == Synced()
 
 
 def test_captions_are_not_ignored_when_photos_are_added(run, photos, tmp_path):
@@ -262,8 +296,7 @@ def test_photos_are_removed_by_path_folder_and_pattern_and_stay_removed(run, pho
         remove_photos(target.run, ["nowhere/*"], index=target.index)
     with pytest.raises(UserError, match="would remove all photos"):
         remove_photos(target.run, ["*"], index=target.index)
-    drop_index(photos, run=run)
-    assert open_target(photos, run=run).synced == Synced(added=4)
+    assert open_target(photos, run=run, force=True).synced == Synced(added=4)
 
 
 def test_images_of_a_split_are_removed_with_their_texts(world, run, tmp_path):

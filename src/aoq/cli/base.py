@@ -6,12 +6,14 @@ override them. A user error ends with one clear sentence and exit code 2, never 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -253,6 +255,20 @@ def next_steps(*commands: str) -> None:
 
     for step in commands:
         say(f"next: {step}")
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import large libraries without looking for garbage among what they make, then or later.
+
+    Torch makes a million objects that stay; looking through them takes half a second.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def group_commands(purposes: Mapping[str, Sequence[str]]) -> None:

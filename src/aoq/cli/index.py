@@ -22,6 +22,7 @@ from aoq.cli.base import (
 from aoq.errors import UserError
 
 if TYPE_CHECKING:
+    from aoq.distributed import Processes
     from aoq.retrieval.index import Index
     from aoq.retrieval.part_writer import AddedPhotos
     from aoq.retrieval.sync import Synced
@@ -99,6 +100,7 @@ def index(
     round
         Round to use of a run with two: one or two; default: the better one on dev.
     """
+    from aoq.distributed import join_processes
     from aoq.retrieval.build import (
         PROPOSALS,
         Contents,
@@ -111,77 +113,90 @@ def index(
     from aoq.retrieval.sync import remove_photos, sync_photos
     from aoq.retrieval.target import is_photo_folder
 
-    if is_photo_folder(target):
-        others = (data, splits, pictures, without_data, add, teacher, proposals, sample)
-        if any(others):
-            raise UserError(
-                f"{target} is a folder of photos, for which --run, --captions, --store, --remove, "
-                "--out and --force are meant; name a run for the other options."
+    with join_processes() as processes:
+        if is_photo_folder(target):
+            others = (data, splits, pictures, without_data, add, teacher, proposals, sample)
+            if any(others):
+                raise UserError(
+                    f"{target} is a folder of photos, for which --run, --captions, --store, "
+                    "--remove, --out and --force are meant; name a run for the other options."
+                )
+            _index_photos(
+                target,
+                run=run,
+                captions=captions,
+                store=store,
+                remove=remove,
+                out=out,
+                force=force,
+                round=round,
+                make_model=None
+                if model is None
+                else own_model(model, [trained_round(run or target)]),
+                processes=processes,
             )
-        _index_photos(
-            target,
-            run=run,
+            return
+        if run is not None:
+            raise UserError(f"--run is for a folder of photos, and {target} is none; leave it out.")
+        named, run = target, trained_round(target, round)
+        make_model = own_model(model, [run])
+        makes = any((data, splits, pictures, without_data, teacher, force, store, captions))
+        if sync or remove:
+            if makes or add is not None or proposals is not None or (sync and remove):
+                raise UserError("--sync and --remove can only be combined with --out.")
+            if not remove:
+                synced = sync_photos(run, index=out, make_model=make_model, processes=processes)
+                _report_synced(synced)
+            elif processes.is_first:
+                _report_removed(remove_photos(run, remove, index=out))
+            return
+        sample_size = SAMPLE if sample is None else sample
+        if add is not None:
+            if makes or proposals is not None or sample is not None:
+                raise UserError("--add can only be combined with --out.")
+            added = add_photos(run, add, index=out, make_model=make_model, processes=processes)
+            _report_added(named, add, added, index=out, model=model)
+            return
+        if proposals is not None and not makes:
+            if processes.is_first:
+                changed = change_proposals(
+                    run, proposals, index=out, sample=sample_size, make_model=make_model
+                )
+                _report_made(changed)
+            return
+        if teacher is None and (proposals is not None or sample is not None):
+            raise UserError("--proposals and --sample need a teacher; name one with --teacher.")
+        if without_data and not pictures:
+            raise UserError("--without-data needs photos; name folders with --pictures.")
+        if without_data and (data or splits):
+            raise UserError("--without-data cannot be combined with --data or --splits.")
+        proposing = None
+        if teacher is not None:
+            proposing = Proposing(
+                teacher=trained_round(teacher), proposals=proposals or PROPOSALS, sample=sample_size
+            )
+        contents = Contents(
+            data=data,
+            splits=splits,
+            with_data=not without_data,
+            pictures=pictures,
             captions=captions,
             store=store,
-            remove=remove,
+        )
+        made = build_index(
+            run,
+            contents,
             out=out,
+            proposing=proposing,
             force=force,
-            round=round,
-            make_model=None if model is None else own_model(model, [trained_round(run or target)]),
+            make_model=make_model,
+            processes=processes,
         )
-        return
-    if run is not None:
-        raise UserError(f"--run is for a folder of photos, and {target} is none; leave it out.")
-    named, run = target, trained_round(target, round)
-    make_model = own_model(model, [run])
-    makes = any((data, splits, pictures, without_data, teacher, force, store, captions))
-    if sync or remove:
-        if makes or add is not None or proposals is not None or (sync and remove):
-            raise UserError("--sync and --remove can only be combined with --out.")
-        if remove:
-            _report_removed(remove_photos(run, remove, index=out))
-        else:
-            _report_synced(sync_photos(run, index=out, make_model=make_model))
-        return
-    sample_size = SAMPLE if sample is None else sample
-    if add is not None:
-        if makes or proposals is not None or sample is not None:
-            raise UserError("--add can only be combined with --out.")
-        added = add_photos(run, add, index=out, make_model=make_model)
-        _report_added(named, add, added, index=out, model=model)
-        return
-    if proposals is not None and not makes:
-        _report_made(
-            change_proposals(run, proposals, index=out, sample=sample_size, make_model=make_model)
-        )
-        return
-    if teacher is None and (proposals is not None or sample is not None):
-        raise UserError("--proposals and --sample need a teacher; name one with --teacher.")
-    if without_data and not pictures:
-        raise UserError("--without-data needs photos; name folders with --pictures.")
-    if without_data and (data or splits):
-        raise UserError("--without-data cannot be combined with --data or --splits.")
-    proposing = None
-    if teacher is not None:
-        proposing = Proposing(
-            teacher=trained_round(teacher), proposals=proposals or PROPOSALS, sample=sample_size
-        )
-    contents = Contents(
-        data=data,
-        splits=splits,
-        with_data=not without_data,
-        pictures=pictures,
-        captions=captions,
-        store=store,
-    )
-    made = build_index(
-        run, contents, out=out, proposing=proposing, force=force, make_model=make_model
-    )
-    _report_made(made)
-    query = made.texts[-1].text if made.texts else "a dog in the snow"
-    options = {"--index": out, "--round": round, "--model": model}
-    given = [word for name, value in options.items() for word in _option(name, value)]
-    next_steps(command("search", named, *given, query))
+        _report_made(made)
+        query = made.texts[-1].text if made.texts else "a dog in the snow"
+        options = {"--index": out, "--round": round, "--model": model}
+        given = [word for name, value in options.items() for word in _option(name, value)]
+        next_steps(command("search", named, *given, query))
 
 
 def _index_photos(
@@ -195,13 +210,14 @@ def _index_photos(
     force: bool,
     round: Which,  # noqa: A002
     make_model: MakeModel | None,
+    processes: Processes,
 ) -> None:
     """Make or update the index of a folder of photos, or remove some of it."""
     from aoq.retrieval.sync import remove_photos
-    from aoq.retrieval.target import drop_index, open_target
+    from aoq.retrieval.target import open_target
 
-    if force:
-        drop_index(photos, run=run, index=out, round=round)
+    if force and remove:
+        raise UserError("--remove keeps the index, and --force makes it again; leave one out.")
     target = open_target(
         photos,
         run=run,
@@ -211,9 +227,12 @@ def _index_photos(
         captions=captions,
         store=store,
         sync=not remove,
+        force=force,
+        processes=processes,
     )
     if remove:
-        _report_removed(remove_photos(target.run, remove, index=target.index))
+        if processes.is_first:
+            _report_removed(remove_photos(target.run, remove, index=target.index))
         return
     if not target.synced:
         _report_synced(target.synced)

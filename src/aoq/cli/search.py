@@ -16,6 +16,7 @@ from aoq.cli.base import (
     Which,
     app,
     console_for,
+    importing,
     natural_width,
     own_model,
     print_json,
@@ -138,7 +139,8 @@ def search(
 
         answer = ask_server(target, asked)
     if answer is None:
-        from aoq.retrieval.queries import Query
+        with importing():
+            from aoq.retrieval.queries import Query
 
         query = Query(**asked, images=like if image is None else (image,))
         matcher = _open(target, run, captions, index, round, model, sync=sync)
@@ -172,8 +174,9 @@ def _open(
     sync: bool,
 ) -> Matcher:
     """Load the model and the index of a run or of a folder of photos."""
-    from aoq.retrieval.matcher import Matcher
-    from aoq.retrieval.target import is_photo_folder, open_target
+    with importing():
+        from aoq.retrieval.matcher import Matcher
+        from aoq.retrieval.target import is_photo_folder, open_target
 
     make_model = None
     if not is_photo_folder(target):

@@ -3,15 +3,17 @@
 Importing transformers and building a network takes three seconds, reading a sentence milliseconds.
 The tower is therefore recorded by torch's tracer and kept in the cache with its tokenizer, if it
 then computes the same for texts of other lengths; torch reads that alone. (A program of
-torch.export takes longer to import what reads it than transformers does.) What is kept belongs to
-the files that the tower was read from, by their sizes and times, and is not used once they differ.
+torch.export takes longer to import what reads it than transformers does.) Its weights are in a file
+of their own that is mapped: torch would copy and check those of a program, half of which, the
+vectors of words that do not occur, are never needed. What is kept belongs to the files that the
+tower was read from, by their sizes and times, and is not used once they differ.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from aoq.errors import UserError
@@ -36,7 +39,8 @@ from aoq.storage import (
 )
 from aoq.types import Texts
 
-_PROGRAM, _TOKENIZER, _ABOUT = "program.pt", "tokenizer.json", "about.json"
+_PROGRAM, _WEIGHTS = "program.pt", "weights.safetensors"
+_TOKENIZER, _ABOUT = "tokenizer.json", "about.json"
 _TRIED = ("a", "A photo of a red ball!", "two trees above a dog in the snow, and çà là", "x " * 200)
 _AGREED = 1e-5
 
@@ -67,10 +71,13 @@ class TracedTextModel(TextModel):
         )
         with _quiet():
             self.network = torch.jit.load(folder / _PROGRAM)
+        _set_weights(self.network, load_file(folder / _WEIGHTS))
 
     def __call__(self, texts: Texts) -> Tensor | None:
         assert self.network is not None
-        with torch.no_grad():
+        # Optimizing the program takes longer than reading the few texts of a search.
+        plain = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
+        with torch.no_grad(), plain:
             rows: Tensor = self.network(texts.tokens, texts.lengths)
         return rows
 
@@ -118,7 +125,8 @@ def load_traced(source: TextSource) -> TextModel | None:
     folder = _place(source)
     with suppress(UserError, OSError, ValueError, KeyError, TypeError, RuntimeError):
         about = read_json(folder / _ABOUT)
-        if about["id"] == source.id and about["files"] == _files_of(source.tower):
+        is_whole = about["weights"] == _state_of(folder / _WEIGHTS)
+        if is_whole and about["id"] == source.id and about["files"] == _files_of(source.tower):
             return TracedTextModel(folder, about, Output.parse(source.output))
     return None
 
@@ -141,7 +149,8 @@ def keep_traced(source: TextSource) -> bool:
     }
     with suppress(OSError, UserError), _replacing(_place(source)) as folder:
         with _quiet():
-            torch.jit.save(_trace(model), folder / _PROGRAM)
+            _save_program(_trace(model), folder)
+        about["weights"] = _state_of(folder / _WEIGHTS)
         tokenizer.save_pieces(folder / _TOKENIZER)
         write_json(folder / _ABOUT, about)
         if not _agree(model, TracedTextModel(folder, about, output)):
@@ -175,6 +184,20 @@ def _trace(model: TextModel) -> Any:
         )
 
 
+def _save_program(program: Any, folder: Path) -> None:
+    """Write a program and its weights to files of their own."""
+    weights = {name: tensor.clone() for name, tensor in program.state_dict().items()}
+    save_file(weights, folder / _WEIGHTS)
+    _set_weights(program, {name: tensor.new_empty(0) for name, tensor in weights.items()})
+    torch.jit.save(program, folder / _PROGRAM)
+    _set_weights(program, weights)
+
+
+def _set_weights(program: Any, weights: Mapping[str, Tensor]) -> None:
+    for name, tensor in program.state_dict(keep_vars=True).items():
+        tensor.data = weights[name]
+
+
 def _agree(model: TextModel, other: TextModel) -> bool:
     """Compare ids and vectors of texts of different lengths."""
     for text in _TRIED:
@@ -201,9 +224,13 @@ def _files_of(tower: str) -> dict[str, list[int]]:
     found = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         if path.is_file():
-            state = path.stat()
-            found[str(path)] = [state.st_size, state.st_mtime_ns]
+            found[str(path)] = _state_of(path)
     return found
+
+
+def _state_of(path: Path) -> list[int]:
+    state = path.stat()
+    return [state.st_size, state.st_mtime_ns]
 
 
 def _snapshot_of(name: str) -> Path:

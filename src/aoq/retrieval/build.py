@@ -16,6 +16,7 @@ from aoq.config import RoundName
 from aoq.data.dataset import PairDataset
 from aoq.data.splits import dataset_boxes, open_dataset, region_source, splits_of
 from aoq.disk import require_writable
+from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
 from aoq.features.pictures import find_pictures
 from aoq.features.regions import Boxes, RegionSource
@@ -31,6 +32,7 @@ from aoq.retrieval.part_writer import AddedPhotos, PartWriter
 from aoq.retrieval.photo_captions import PhotoCaptions, captions_record
 from aoq.retrieval.ranking import compares_vectors
 from aoq.retrieval.recall import SAMPLE, with_recall
+from aoq.retrieval.shares import encode_in_shares, extract_in_shares
 from aoq.runs.checkpoint import MakeModel
 from aoq.runs.encodings import own_data
 from aoq.runs.judge import result_on
@@ -79,10 +81,12 @@ def build_index(
     force: bool = False,
     round: RoundName | None = None,  # noqa: A002
     make_model: MakeModel | None = None,
+    processes: Processes = ALONE,
 ) -> Index:
     """Encode everything with the model of a run and with its teacher, and write the index.
 
-    `make_model` builds a model of your own, as in training.
+    `make_model` builds a model of your own, as in training. Several processes share the work, if
+    all of them call this.
     """
     contents = contents or Contents()
     folder = index_folder(run, out, round=round)
@@ -92,8 +96,17 @@ def build_index(
     if proposing is not None:
         teacher = _load_proposer(encoder, Path(proposing.teacher), make_model)
     data = _data_to_index(contents, encoder)
-    splits = [] if data is None else _open_splits(data, contents.splits, encoder)
-    store = open_store(contents.store, encoder, folder)
+    splits = [] if data is None else _open_splits(data, contents.splits, encoder, processes)
+    store = open_store(contents.store, encoder, folder) if processes.is_first else None
+    for dataset, _ in splits:
+        for each in (encoder, teacher) if teacher is not None else (encoder,):
+            encode_in_shares(dataset, each, processes)
+    for pictures in contents.pictures:
+        extract_in_shares(find_pictures(Path(pictures)).pictures, encoder, processes)
+    processes.barrier()
+    if not processes.is_first:
+        processes.barrier()
+        return Index.open(folder)
     captions = _captions_of(contents)
     with writing(folder):
         _require_free(folder, force=force)  # another process may have made it in the meantime
@@ -123,12 +136,14 @@ def build_index(
         )
         if proposing is not None:
             manifest = _measured(matcher, sample=proposing.sample).manifest
-        return save_index(
+        made = save_index(
             folder,
             manifest,
             compares_vectors=compares_vectors(encoder.model),
             complete=lambda index: completed(matcher.with_index(index)),
         )
+    processes.barrier()
+    return made
 
 
 def empty_manifest(
@@ -212,12 +227,20 @@ def add_photos(
     *,
     index: Path | str | None = None,
     make_model: MakeModel | None = None,
+    processes: Processes = ALONE,
 ) -> AddedPhotos:
     """Add the photos of a folder to the index of a run, except those it has already.
 
-    The recall of a teacher's proposals is dropped, because it differs among more images.
+    The recall of a teacher's proposals is dropped, because it differs among more images. Several
+    processes share the work, if all of them call this; the first one knows what was added.
     """
     folder = existing_index(run, index)
+    if processes.size > 1:
+        source = Index.open(folder).manifest.source
+        reader = QueryEncoder.load(run, source=source, make_model=make_model)
+        extract_in_shares(find_pictures(pictures).pictures, reader, processes)
+    if not processes.is_first:
+        return AddedPhotos(0, 0)
     with writing(folder):
         before = Index.open(folder)
         require_function(before, run, make_model)
@@ -277,7 +300,7 @@ def _measured(matcher: Matcher, *, sample: int) -> Index:
 
 
 def _open_splits(
-    data: Path, splits: Sequence[str], encoder: QueryEncoder
+    data: Path, splits: Sequence[str], encoder: QueryEncoder, processes: Processes
 ) -> list[tuple[PairDataset, Boxes | None]]:
     """Open the splits to index, if the model fits their regions, and boxes that form no grid."""
     source, trained = region_source(data), encoder.trained
@@ -285,7 +308,7 @@ def _open_splits(
     if trained.inputs.images is None and reads_regions:
         _require_same_source(source, encoder, of=data)
     chosen = dict.fromkeys(splits or _distinct_splits(data))
-    datasets = [trained.view(open_dataset(data, split)) for split in chosen]
+    datasets = [trained.view(open_dataset(data, split), processes=processes) for split in chosen]
     has_boxes = source is None and reads_regions
     return [
         (dataset, dataset_boxes(data, dataset.split) if has_boxes else None) for dataset in datasets

@@ -315,7 +315,7 @@ def _typed(name: str, text: str, column: Column) -> Value:
             if math.isfinite(value):
                 return value
     raise QueryError(
-        f"{name} holds numbers; {shown(text)} is none, expected such as {name} >= 100."
+        f"the column {name} holds numbers; {shown(text)} is none, expected such as {name} >= 100."
     )
 
 
@@ -395,7 +395,9 @@ class _Parser:
             if self._take(operator):
                 value = self._value()
                 if value is None and operator not in ("=", "!="):
-                    raise QueryError(f"{operator} none has no meaning; use = none or != none.")
+                    raise QueryError(
+                        f"the comparison {operator} none has no meaning; use = none or != none."
+                    )
                 return Compare(column, operator, (value,))
         if self._take("in"):
             self._require("(")

@@ -33,11 +33,14 @@ _QUERIES = 1_000
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Lock an index for writing, and remove parts that it does not name in the end."""
+def writing(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Lock an index for writing, and remove parts that it does not name in the end.
+
+    `wait` waits for another process that writes it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     create_manifest(folder, "index")
-    with alone_in(folder, doing="written"):
+    with alone_in(folder, doing="written", wait=wait):
         try:
             yield
         finally:

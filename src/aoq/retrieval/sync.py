@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
 from aoq.features.pictures import find_pictures
 from aoq.progress import track
@@ -29,6 +30,7 @@ from aoq.retrieval.matcher import load_teacher, require_function
 from aoq.retrieval.part_writer import KeptEntries, PartWriter
 from aoq.retrieval.photo_captions import PhotoCaptions, captions_record
 from aoq.retrieval.ranking import compares_vectors
+from aoq.retrieval.shares import extract_in_shares
 from aoq.retrieval.text import write_captions
 from aoq.runs.checkpoint import MakeModel
 from aoq.scoring.blocks import ranges
@@ -66,12 +68,21 @@ def sync_photos(
     index: Path | str | None = None,
     make_model: MakeModel | None = None,
     encoder: QueryEncoder | None = None,
+    processes: Processes = ALONE,
 ) -> Synced:
     """Bring the photos of an index up to date with the folders that they were read from.
 
-    `encoder` is the model of the run, if it is loaded already.
+    `encoder` is the model of the run, if it is loaded already. Several processes share the work,
+    if all of them call this; the first one knows what has changed.
     """
     folder = existing_index(run, index)
+    if processes.size > 1:
+        opened = Index.open(folder)
+        load = _loader(run, opened, make_model, encoder)
+        for photos in {part.folder: None for part in opened.manifest.parts if part.folder}:
+            extract_new_photos(Path(photos), folder, load(), processes)
+    if not processes.is_first:
+        return Synced()
     with writing(folder):
         before = Index.open(folder)
         require_function(before, run, make_model)
@@ -146,14 +157,24 @@ def _matches(image: ImageEntry, pattern: str) -> bool:
 
 
 class IndexUpdate:
-    """Changes to the photos of an index, which are saved as they are made."""
+    """Changes to the photos of an index, which are saved as they are made.
+
+    An index that is made `anew` is saved at the end only: until then another one may be in its
+    place.
+    """
 
     def __init__(
-        self, folder: Path, index: Index, load_encoder: Callable[[], QueryEncoder]
+        self,
+        folder: Path,
+        index: Index,
+        load_encoder: Callable[[], QueryEncoder],
+        *,
+        anew: bool = False,
     ) -> None:
         self.folder = folder
         self.index = index
         self._load_encoder = load_encoder
+        self._anew = anew
         self._make_writer()
 
     @cached_property
@@ -172,7 +193,9 @@ class IndexUpdate:
         """Make the index hold the photos of a folder, as they are now, with a captions file."""
         key = str(photos.absolute())
         found = find_pictures(photos).pictures
-        files = KnownFiles.open(self.folder, photos)
+        files = KnownFiles(self.folder / FILES, photos, {})
+        if not self._anew:
+            files = KnownFiles.open(self.folder, photos)
         contents = files.contents_of(found)
         before = {image.content for image in self._images_of(key)}
         captions = self._take_captions(key, captions)
@@ -286,8 +309,10 @@ class IndexUpdate:
             broken = [name for name in names[block] if photos / name not in read.hashes]
             files.refuse(broken)
             unusable += len(broken)
-            if done.added:
+            if done.added and not self._anew:
                 self.save()
+        if added and self._anew:
+            self.save()
         return Synced(added=added, unusable=unusable)
 
     def save(self, **changes: Any) -> None:
@@ -351,6 +376,14 @@ class KnownFiles:
             listed = json.loads(path.read_bytes())
         return cls(path, photos, listed if isinstance(listed, dict) else {})
 
+    def knows(self, path: Path) -> bool:
+        """Return whether a file has the size and time that it had."""
+        before = self._files.get(path.relative_to(self._photos).as_posix())
+        with suppress(OSError):
+            state = path.stat()
+            return before is not None and before[:2] == (state.st_size, state.st_mtime_ns)
+        return False
+
     def contents_of(self, found: Sequence[Path]) -> dict[str, str]:
         """Return the hash of each file, by its name below the folder."""
         known: dict[str, tuple[int, int, str]] = {}
@@ -385,6 +418,15 @@ class KnownFiles:
         }
         listed = {**self._listed, str(self._photos.absolute()): own}
         write_text(self._path, json.dumps(listed, ensure_ascii=False))
+
+
+def extract_new_photos(
+    photos: Path, folder: Path, encoder: QueryEncoder, processes: Processes
+) -> None:
+    """Extract the photos of a folder that an index may not have, each process its share."""
+    files = KnownFiles.open(folder, photos)
+    new = [path for path in find_pictures(photos).pictures if not files.knows(path)]
+    extract_in_shares(new, encoder, processes)
 
 
 def _hash(path: Path) -> str | None:

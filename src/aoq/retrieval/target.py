@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aoq.config import RoundName
+from aoq.distributed import ALONE, Processes
 from aoq.errors import UserError
 from aoq.features.names import PICTURE_SUFFIXES
 from aoq.folders import check_output_folder
@@ -21,10 +22,10 @@ from aoq.retrieval.default_model import default_model, is_run
 from aoq.retrieval.encoder import QueryEncoder
 from aoq.retrieval.finish import writing
 from aoq.retrieval.index import INDEX, Index
-from aoq.retrieval.sync import IndexUpdate, Synced
+from aoq.retrieval.sync import IndexUpdate, Synced, extract_new_photos
 from aoq.runs.best_round import best_round
 from aoq.runs.checkpoint import MakeModel, hash_model
-from aoq.storage import cache_folder, hash_parts, is_locked, remove_folder
+from aoq.storage import cache_folder, hash_parts, is_locked
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,15 @@ def open_target(
     captions: Path | str | None = None,
     store: str | None = None,
     sync: bool = True,
+    force: bool = False,
+    processes: Processes = ALONE,
 ) -> Target:
     """Find the run and the index to search; of a folder of photos, make or update its index.
 
     `run` is the model for a folder of photos, `captions` a file with captions of them, and `store`
-    the address of a store for a new index.
+    the address of a store for a new index. `force` makes the index again, which takes the place of
+    the old one when it is complete. Several processes share the work, if all of them call this; the
+    first one knows what has changed.
     """
     path = Path(path)
     if not is_photo_folder(path):
@@ -64,31 +69,21 @@ def open_target(
         return Target(path, None if index is None else Path(index))
     model = best_round(run or default_model(), round).path
     folder = photo_index(path, model) if index is None else Path(index)
-    there = (folder / INDEX).is_file()
+    there = (folder / INDEX).is_file() and not force
     if there and not sync and captions is None:
         return Target(model, folder, path)
     if there and is_locked(folder):
         warn(f"{folder} is being written by another process; it is searched as it is.")
         return Target(model, folder, path)
-    synced = _update(folder, path, model, make_model=make_model, captions=captions, store=store)
+    if processes.size > 1:
+        reader = QueryEncoder.load(model, make_model=make_model)
+        extract_new_photos(path.resolve(), folder, reader, processes)
+    if not processes.is_first:
+        return Target(model, folder, path)
+    synced = _update(
+        folder, path, model, make_model=make_model, captions=captions, store=store, force=force
+    )
     return Target(model, folder, path, synced)
-
-
-def drop_index(
-    photos: Path,
-    *,
-    run: Path | str | None = None,
-    index: Path | str | None = None,
-    round: RoundName | None = None,  # noqa: A002
-) -> None:
-    """Remove the index of a folder of photos, so that it is made anew."""
-    model = best_round(run or default_model(), round).path
-    folder = photo_index(photos, model) if index is None else Path(index)
-    if folder.exists():
-        check_output_folder(folder, what="index", force=True)
-        if is_locked(folder):
-            raise UserError(f"{folder} is being written by another process; wait for it to end.")
-        remove_folder(folder)
 
 
 def is_photo_folder(path: Path) -> bool:
@@ -116,14 +111,17 @@ def _update(
     make_model: MakeModel | None,
     captions: Path | str | None,
     store: str | None,
+    force: bool,
 ) -> Synced:
     def load() -> QueryEncoder:
         return QueryEncoder.load(model, make_model=make_model)
 
-    is_new = not (folder / INDEX).is_file()
-    if is_new:
+    if force or not (folder / INDEX).is_file():
         check_output_folder(folder, what="index", force=True)
-    with writing(folder):
+    if not force and is_locked(folder):
+        say(f"{folder} is being made by another process, which is waited for")
+    with writing(folder, wait=not force):
+        is_new = force or not (folder / INDEX).is_file()
         encoder = None
         if is_new:
             say(f"making an index of {photos}, which is kept in {folder}")
@@ -133,7 +131,7 @@ def _update(
         else:
             before = Index.open(folder)
             _require_store(before, store)
-        update = IndexUpdate(folder, before, lambda: encoder or load())
+        update = IndexUpdate(folder, before, lambda: encoder or load(), anew=force)
         synced = update.sync(
             photos.resolve(), captions=None if captions is None else Path(captions)
         )

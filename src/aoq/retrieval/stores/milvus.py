@@ -17,7 +17,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import Any, Self, get_args
+from weakref import finalize
 
 import numpy as np
 
@@ -83,10 +85,10 @@ class MilvusAddress:
 class MilvusStore:
     """The vectors of the images, or of the texts, of one index."""
 
-    def __init__(
-        self, client: Any, name: str, address: MilvusAddress, *, exact: bool, longest: float
-    ) -> None:
-        self._client = client
+    def __init__(self, name: str, address: MilvusAddress, *, exact: bool, longest: float) -> None:
+        self._client = connect(address)
+        self._leave = finalize(self, disconnect, address)
+        self._leave.atexit = False
         self._address = address
         self._name = name
         self.exact = exact
@@ -98,8 +100,8 @@ class MilvusStore:
         cls, address: MilvusAddress, kind: Modality, *, model_hash: str, longest: float
     ) -> Self:
         """Open the collection of an index; refuse one of another model."""
-        client, name = connect(address), address.collection(kind)
-        with _explained(address):
+        name = address.collection(kind)
+        with _connected(address) as client:
             described = describe(client, name)
             if described is None:
                 raise UserError(
@@ -112,7 +114,7 @@ class MilvusStore:
                     "the index again with `aoq index RUN --force`, or name another collection."
                 )
             client.load_collection(name)
-            return cls(client, name, address, exact=bool(described["exact"]), longest=longest)
+            return cls(name, address, exact=bool(described["exact"]), longest=longest)
 
     @classmethod
     def create(
@@ -129,8 +131,8 @@ class MilvusStore:
 
         `owner` is the index, if it has a collection to itself; that of another one is refused.
         """
-        client, name = connect(address), address.collection(kind)
-        with _explained(address):
+        name = address.collection(kind)
+        with _connected(address) as client:
             described = describe(client, name)
             _require_owner(described, owner, name=name, address=address)
             if described is not None and described["model"] != model_hash:
@@ -143,7 +145,7 @@ class MilvusStore:
             else:
                 exact = bool(described["exact"])
             client.load_collection(name)
-            return cls(client, name, address, exact=exact, longest=0.0)
+            return cls(name, address, exact=exact, longest=0.0)
 
     def __len__(self) -> int:
         return self._count
@@ -216,7 +218,7 @@ class MilvusStore:
         return rows[places]
 
     def close(self) -> None:
-        self._client.close()
+        self._leave()
 
     def _read_count(self) -> int:
         with _explained(self._address):
@@ -224,8 +226,23 @@ class MilvusStore:
         return int(row["count(*)"])
 
 
+@dataclass
+class _Connection:
+    """A client, and how many stores of this process use it."""
+
+    client: Any
+    users: int = 0
+
+
+_connections: dict[str, _Connection] = {}
+_lock = RLock()  # a store may be collected, and disconnect, while another connects
+
+
 def connect(address: MilvusAddress) -> Any:
-    """Connect to the server, or open the file, of an address."""
+    """Connect to the server, or open the file, of an address; `disconnect` ends it.
+
+    The stores of a process share a client, so a server whose index changes keeps its own.
+    """
     require_packages("pymilvus", extra="milvus")
     if address.is_file:
         require_packages("milvus_lite", extra="milvus")
@@ -234,8 +251,35 @@ def connect(address: MilvusAddress) -> Any:
         logging.getLogger(library).setLevel(logging.CRITICAL)  # errors are raised
     import pymilvus
 
-    with _explained(address):
-        return pymilvus.MilvusClient(address.uri, token=os.environ.get(TOKEN, ""), timeout=10)
+    with _lock, _explained(address):
+        connection = _connections.get(address.uri)
+        if connection is None:
+            token = os.environ.get(TOKEN, "")
+            client = pymilvus.MilvusClient(address.uri, token=token, timeout=10)
+            connection = _connections.setdefault(address.uri, _Connection(client))
+        connection.users += 1
+        return connection.client
+
+
+def disconnect(address: MilvusAddress) -> None:
+    """Close a client that nobody else uses."""
+    with _lock:
+        connection = _connections[address.uri]
+        connection.users -= 1
+        if not connection.users:
+            del _connections[address.uri]
+            connection.client.close()
+
+
+@contextmanager
+def _connected(address: MilvusAddress) -> Iterator[Any]:
+    """Connect for a moment; stores that are opened in it keep the client."""
+    client = connect(address)
+    try:
+        with _explained(address):
+            yield client
+    finally:
+        disconnect(address)
 
 
 def describe(client: Any, name: str) -> dict[str, Any] | None:
@@ -259,12 +303,10 @@ def describe(client: Any, name: str) -> dict[str, Any] | None:
 
 def require_own(address: MilvusAddress, owner: str) -> None:
     """Reject a store that cannot be reached, or whose collections are those of another index."""
-    client = connect(address)
-    with _explained(address):
+    with _connected(address) as client:
         for kind in get_args(Modality):
             name = address.collection(kind)
             _require_owner(describe(client, name), owner, name=name, address=address)
-        client.close()
 
 
 def _require_owner(
