@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from aoq.config import Recipe
+from aoq.config import TOWER_NAMES, Recipe
 from aoq.evaluation.seeds import Spread
 from aoq.experiments.results import machine
 from aoq.experiments.tables import TextTable
 from aoq.progress import say
-from aoq.recipes import load_recipe
+from aoq.recipes import load_recipe, settings_that_matter
 from aoq.runs.directory import ROUND_ONE
 from aoq.runs.summary import find_runs
 from aoq.storage import append_json_line, read_json_lines
@@ -28,6 +28,7 @@ from reproduction import ROOT
 
 TOWER_RESULTS = ROOT / "results" / "towers.jsonl"
 _FIGURES = ("rsum", "i2t_r1", "t2i_r1")
+_TOWERS = frozenset(f"model.{name}" for name in TOWER_NAMES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +49,19 @@ class TowerRow:
         """Whether the row is a model of the paper, which reads regions."""
         return load_recipe(self.recipe).model.name != "towers"
 
+    def changed(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with this row's changes; it ends with round one."""
+        round_one = replace(recipe.round_one, **self.round_one)
+        return replace(recipe, rounds="one", round_one=round_one)
+
     def settings(self) -> dict[str, Any]:
-        return {"recipe": self.recipe, "round_one": dict(self.round_one)}
+        """Return all that a result depends on but the data, the towers and the seed."""
+        settings = settings_that_matter(self.changed(load_recipe(self.recipe)))
+        return {"recipe": self.recipe} | {
+            name: value
+            for name, value in settings.items()
+            if name.startswith(("model.", "round_one.")) and name not in _TOWERS
+        }
 
 
 ROWS = (
@@ -103,7 +115,7 @@ class TowerTrainings:
         }
 
     def _recipe(self, row: TowerRow, seed: int) -> Recipe:
-        recipe = load_recipe(row.recipe)
+        recipe = row.changed(load_recipe(row.recipe))
         towers = {"image": self.image, "text": self.text, "image_precision": "bfloat16"}
         if row.reads_patches:
             towers = {"words": self.text}
@@ -111,9 +123,7 @@ class TowerTrainings:
             recipe,
             data=str(self.patches if row.reads_patches else self.data),
             seed=seed,
-            rounds="one",
             model=replace(recipe.model, **towers),  # type: ignore[arg-type]
-            round_one=replace(recipe.round_one, **row.round_one),
         )
 
 

@@ -36,7 +36,8 @@ class Setup:
 
     def model_config(self, recipe: Recipe, *, image: str, text: str) -> ModelConfig:
         named: dict[str, Any] = {"image": image, "text": text, "image_precision": "bfloat16"}
-        return replace(recipe.model, **named, **self.model)
+        undropped = {"feature_dropout": 0.0, "word_dropout": 0.0}  # in both libraries
+        return replace(recipe.model, **named, **undropped, **self.model)
 
 
 SETUPS: Mapping[SetupName, Setup] = {

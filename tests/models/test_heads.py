@@ -70,3 +70,19 @@ def test_a_feature_that_never_changes_does_not_explode() -> None:
     head = Head(ModelConfig(joint_width=3, head="linear"), 2)
     head.standardise(torch.tensor([[1.0, 5.0], [2.0, 5.0]]))
     assert torch.isfinite(head(torch.tensor([[1.5, 5.0]]))).all()
+
+
+def test_dropout_takes_features_of_the_input_away_in_training_only() -> None:
+    torch.manual_seed(0)
+    config = ModelConfig(joint_width=3, head="linear")
+    head, usual = Head(config, 400, dropout=0.25), Head(config, 400)
+    usual.load_state_dict(head.state_dict())
+    vectors = torch.randn(1, 400)
+    torch.testing.assert_close(head.eval()(vectors), usual(vectors), rtol=0, atol=0)
+    seen: list[torch.Tensor] = []
+    head.linear.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    head.train()(vectors)
+    (read,) = seen
+    is_kept = read != 0
+    assert 0.65 < is_kept.float().mean() < 0.85
+    torch.testing.assert_close(read[is_kept], vectors[is_kept] / 0.75)

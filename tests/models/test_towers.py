@@ -207,6 +207,22 @@ def test_heads_are_fitted_by_a_few_images_and_texts_at_a_time(
         torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("dropped", ["feature_dropout", "word_dropout"])
+def test_features_of_images_and_texts_are_dropped_apart(towers: TinyModels, dropped: str) -> None:
+    model, inputs = build(config_of(towers.vit, towers.bert, head="linear", **{dropped: 0.5}))
+    images, texts = read_photos(inputs), read_texts(inputs)
+    vectors = {
+        "feature_dropout": lambda: model.encode_images(images).vectors,
+        "word_dropout": lambda: model.encode_texts(texts).vectors,
+    }
+    model.train()
+    for name, encode in vectors.items():
+        assert torch.equal(encode(), encode()) == (name != dropped)
+    model.eval()
+    for encode in vectors.values():
+        assert torch.equal(encode(), encode())
+
+
 def test_a_tower_that_does_not_learn_has_no_dropout(towers: TinyModels) -> None:
     model, inputs = build(config_of(towers.vit, towers.bert, text_pooling="generalised"))
     texts = read_texts(inputs)

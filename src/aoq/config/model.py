@@ -66,9 +66,11 @@ class ModelConfig:
     """VSRN, SCAN, BFAN, VSE: features of regions with zero mean and unit variance on train; bow and
     cca always do."""
     feature_dropout: float = 0.0
-    "VSRN, SCAN, BFAN, VSE, bow: dropout of the features of regions."
+    """VSRN, SCAN, BFAN, VSE, bow: dropout of the features of regions; towers: of the image tower's
+    vectors, before the head."""
     word_dropout: float = 0.0
-    "VSRN, SCAN, BFAN, VSE, bow: dropout of the vectors of words."
+    """VSRN, SCAN, BFAN, VSE, bow: dropout of the vectors of words; towers: of the text tower's
+    vectors, before the head."""
     drop_regions: float = 0.0
     "VSRN, SCAN, BFAN, VSE: share of whole regions that a step of training leaves out."
     drop_words: float = 0.0

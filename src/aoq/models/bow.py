@@ -25,22 +25,19 @@ class BOW(InnerProduct, nn.Module):
     ) -> None:
         super().__init__()
         self.scaled = Standardised(feature_width)
-        self.feature_dropout = nn.Dropout(config.feature_dropout)
-        self.image_head = Head(config, feature_width)
+        self.image_head = Head(config, feature_width, dropout=config.feature_dropout)
         self.bag = BagOfWords(vocabulary_size, weights=config.word_weights)
         self.word_thinning = Thinning(features=0.0, vectors=config.drop_words)
         self.embedding = word_embedding(vocabulary_size, config.word_width)
-        self.word_dropout = nn.Dropout(config.word_dropout)
-        self.text_head = Head(config, config.word_width)
+        self.text_head = Head(config, config.word_width, dropout=config.word_dropout)
 
     def encode_images(self, regions: Tensor) -> Encoding:
-        vectors = self.feature_dropout(self.scaled(regions.mean(dim=1)))
-        return Encoding(unit(self.image_head(vectors)))
+        return Encoding(unit(self.image_head(self.scaled(regions.mean(dim=1)))))
 
     def encode_texts(self, texts: Texts) -> Encoding:
         weights = self.word_thinning(self.bag(texts)[..., None])[..., 0]
         vectors = map_bags(texts.tokens, weights, self.embedding.weight)
-        return Encoding(unit(self.text_head(self.word_dropout(vectors))))
+        return Encoding(unit(self.text_head(vectors)))
 
     def fit_inputs(self, regions: Tensor, texts: Texts) -> None:
         """Standardise the mean regions, and count words, by some of the training data."""

@@ -80,11 +80,13 @@ class Standardised(nn.Module):
 class Head(Standardised):
     """Maps the vectors of a tower to the joint space; its inputs are standardised.
 
-    linear: W x. residual: W x + U gelu(V x), with dropout before U.
+    linear: W x. residual: W x + U gelu(V x), with dropout before U. In training, `dropout` takes
+    features of x away: heads that read all of a frozen vector learn a small set by heart.
     """
 
-    def __init__(self, config: ModelConfig, width: int) -> None:
+    def __init__(self, config: ModelConfig, width: int, *, dropout: float = 0.0) -> None:
         super().__init__(width)
+        self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(width, config.joint_width)
         self.residual = None
         if config.head == "residual":
@@ -96,6 +98,6 @@ class Head(Standardised):
             )
 
     def forward(self, vectors: Tensor) -> Tensor:
-        vectors = super().forward(vectors)
+        vectors = self.dropout(super().forward(vectors))
         joint: Tensor = self.linear(vectors)
         return joint if self.residual is None else joint + self.residual(vectors)

@@ -233,8 +233,11 @@ class Towers(InnerProduct, nn.Module):
                 "compared as they are; set model.head to linear or residual."
             )
         with_heads = config.head != "none"
-        self.image_head = Head(config, widths[0]) if with_heads else None
-        self.text_head = Head(config, widths[1]) if with_heads else None
+        dropouts = config.feature_dropout, config.word_dropout
+        self.image_head, self.text_head = (
+            Head(config, width, dropout=dropout) if with_heads else None
+            for width, dropout in zip(widths, dropouts, strict=True)
+        )
         self._keep_frozen_out_of_files()
 
     def encode_images(self, regions: Tensor) -> Encoding:

@@ -30,10 +30,10 @@ _CHANGES = _BASES / "changes"
 _NONE = "none"  # TOML has no word for it
 # Settings that only some models have.
 _SCAN = ("direction", "raw_norm", "aggregate", "aggregate_temperature", "bidirectional")
-_DROPPED = ("feature_dropout", "word_dropout", "drop_regions", "drop_words")
 _WITH_REGIONS = ("vsrn", "scan", "bfan", "vse")
 _MODELS_WITH = dict.fromkeys((*_SCAN, "weight_norm"), ("scan",)) | {
-    **dict.fromkeys(_DROPPED, (*_WITH_REGIONS, "bow")),
+    **dict.fromkeys(("feature_dropout", "word_dropout"), (*_WITH_REGIONS, "bow", "towers")),
+    **dict.fromkeys(("drop_regions", "drop_words"), (*_WITH_REGIONS, "bow")),
     **dict.fromkeys(("ridge", "ridge_factor", "correlation_power"), ("cca",)),
     "standardise": _WITH_REGIONS,
     "word_weights": ("bow", "cca"),
