@@ -47,6 +47,7 @@ BASE = (
     f"aoq run scenes-tiny --data precomp {TINY} --out run",
     "aoq evaluate run",
     "aoq mine run/round-one --out lists.safetensors --force",
+    "aoq index run",
     "aoq recipes",
 )
 # What each extra is for: a command that works with it alone and names it without.
@@ -55,10 +56,10 @@ EXTRAS = {
     "transformers": "{python} -c 'import PIL, huggingface_hub, transformers'",
     "towers": "{python} -c 'import peft, sentencepiece, transformers, google.protobuf'",
     "hub": "{python} -c 'import jinja2, peft, sentence_transformers'",
-    "search": "aoq index run --out index",
+    "search": "aoq search run 'a red ball'",
     "milvus": "aoq index run --store vectors.db --out index",
     "web": "aoq mine inspect lists.safetensors --data precomp --html page.html",
-    "board": f"aoq run scenes-tiny --data precomp {TINY} --out board --board",
+    "board": "{python} -c 'from torch.utils.tensorboard import SummaryWriter'",
     "datasets": "{python} -c 'import aoq, datasets; aoq.hard_negative_rows'",
     "clip": "{python} -c 'import tokenizers, transformers'",
     "coco": "{python} -c 'import eccv_caption'",
