@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -17,6 +18,12 @@ JOBS = yaml.safe_load((ROOT / ".github/workflows/checks.yml").read_text("utf-8")
 
 def test_every_extra_is_tried_with_the_wheel_or_has_a_reason_not_to():
     assert EXTRAS.keys() | UNTRIED.keys() == declared_extras()
+
+
+def test_every_extra_is_in_the_table_of_the_installation():
+    page = (ROOT / "docs/install.md").read_text("utf-8")
+    rows = " ".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))
+    assert all(f"`{extra}`" in rows for extra in declared_extras())
 
 
 def test_the_pythons_of_the_classifiers_are_those_of_the_workflow():

@@ -49,8 +49,8 @@ link_pages(
         "docs/fine-tuning.md": ("interpolate",),
         "docs/hub.md": ("export", "push", "pull"),
         "docs/experiments.md": ("experiment",),
-        "docs/how-it-works.md": ("demo",),
-        "docs/index.md": ("doctor", "cache"),
+        "docs/demo.md": ("demo",),
+        "docs/install.md": ("doctor", "cache"),
     }
 )
 
