@@ -9,7 +9,7 @@ MODEL is a folder or a hub name that sentence-transformers opens. Each line of t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,27 +19,8 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 import aoq
-
-
-class MatchingLoss(nn.Module):
-    """Any loss of aoq that needs a batch alone: standard, online, infonce, siglip."""
-
-    def __init__(self, model: SentenceTransformer, config: aoq.LossConfig) -> None:
-        super().__init__()
-        self.model, self.config = model, config
-
-    def forward(self, features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
-        anchors, positives = (
-            normalize(self.model(inputs)["sentence_embedding"], dim=1) for inputs in features
-        )
-        anchor_ids, positive_ids = labels.T  # (B,) each
-        belongs = (anchor_ids[:, None] == anchor_ids) | (positive_ids[:, None] == positive_ids)
-        scores = aoq.BatchScores(matrix=anchors @ positives.T, negatives=~belongs)
-        return aoq.compute_loss(scores, self.config).total / len(anchor_ids)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -72,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         dataloader_pin_memory=torch.cuda.is_available(),
         report_to="none",
     )
-    loss = MatchingLoss(model, aoq.LossConfig(name=given.loss))
+    loss = aoq.MatchingLoss(model, aoq.LossConfig(name=given.loss))
     SentenceTransformerTrainer(model=model, args=settings, train_dataset=train, loss=loss).train()
     model.save_pretrained(given.out)
 

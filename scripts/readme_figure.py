@@ -1,4 +1,4 @@
-"""The README's picture and figures: docs/images/demo.png and results/demo.json from demo runs.
+"""The demo's picture and figures: docs/images/demo.png and results/demo.json from demo runs.
 
     .venv/bin/python scripts/readme_figure.py runs/demo [runs/demo-seed-1 ...]
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
+from pathlib import Path
 
 import pytest
 
 from aoq import distributed
-from aoq.cli import app
+from aoq.cli import app, main
 from aoq.distributed import Processes
 from aoq.recipes import load_recipe, save_recipe
 from aoq.runs.best_round import best_round
 from tests.commands import aoq, aoq_process, assert_refused
 from tests.training.cases import published, small_recipe
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -39,6 +43,23 @@ def test_help_names_every_command():
 def test_help_shows_every_command_by_its_purpose():
     grouped = {name for name in app if app[name].group}
     assert {name for name in app if not name.startswith("-")} <= grouped
+
+
+@pytest.mark.parametrize("name", [name for name in app if not name.startswith("-")])
+def test_the_help_of_a_command_ends_with_the_page_that_explains_it(name):
+    (page,) = re.findall(r"^Explained in (docs/[\w-]+\.md)\.$", app[name].help_epilogue)
+    assert (ROOT / page).is_file()
+
+
+def test_an_error_links_to_its_page_on_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "argv", ["aoq", "search", "nowhere", "a dog"])
+    with redirect_stderr(Terminal()) as said, pytest.raises(SystemExit, match="2"):
+        main()
+    assert said.getvalue().splitlines()[-1] == "see docs/search.md"
 
 
 def test_importing_the_library_or_the_command_imports_nothing_that_takes_long():

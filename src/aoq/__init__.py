@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from aoq.adapters.matching import MatchingLoss as MatchingLoss
+    from aoq.adapters.pairs import OfflineDataset as OfflineDataset
+    from aoq.adapters.rows import hard_negative_rows as hard_negative_rows
+    from aoq.adapters.rows import mine_hard_negatives as mine_hard_negatives
     from aoq.config import LossConfig as LossConfig
     from aoq.config import MiningConfig as MiningConfig
     from aoq.config import ModelConfig as ModelConfig
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from aoq.runs.mine import mine_run as mine_run
     from aoq.runs.query_reader import QueryReader as QueryReader
     from aoq.sampling import OfflineSampler as OfflineSampler
+    from aoq.scoring.encoded import EncodedDataset as EncodedDataset
     from aoq.scoring.encoded import encode_dataset as encode_dataset
     from aoq.scoring.ensemble import Ensemble as Ensemble
     from aoq.scoring.inner_product import InnerProduct as InnerProduct
@@ -70,14 +75,17 @@ _HOMES = {
     "Callback": "aoq.training.callbacks",
     "CandidateLists": "aoq.mining.candidates",
     "Collator": "aoq.data.collate",
+    "EncodedDataset": "aoq.scoring.encoded",
     "Encoding": "aoq.types",
     "Ensemble": "aoq.scoring.ensemble",
     "InnerProduct": "aoq.scoring.inner_product",
     "LossConfig": "aoq.config",
     "Matcher": "aoq.retrieval.matcher",
+    "MatchingLoss": "aoq.adapters.matching",
     "Metrics": "aoq.evaluation.metrics",
     "MiningConfig": "aoq.config",
     "ModelConfig": "aoq.config",
+    "OfflineDataset": "aoq.adapters.pairs",
     "OfflineSampler": "aoq.sampling",
     "OfflineScores": "aoq.losses",
     "PairDataset": "aoq.data.dataset",
@@ -103,12 +111,14 @@ _HOMES = {
     "evaluate_run": "aoq.runs.judge",
     "evaluate_runs": "aoq.runs.judge",
     "export_run": "aoq.runs.export",
+    "hard_negative_rows": "aoq.adapters.rows",
     "join_processes": "aoq.distributed",
     "load_own_model": "aoq.runs.checkpoint",
     "load_picture": "aoq.features.pictures",
     "load_recipe": "aoq.recipes",
     "load_run": "aoq.runs.checkpoint",
     "mine": "aoq.mining.mine",
+    "mine_hard_negatives": "aoq.adapters.rows",
     "mine_run": "aoq.runs.mine",
     "open_dataset": "aoq.data.splits",
     "open_training_data": "aoq.training.inputs",

@@ -23,7 +23,7 @@ from aoq.cli import (
     share,
     train,
 )
-from aoq.cli.base import app, group_commands, main
+from aoq.cli.base import app, group_commands, link_pages, main
 
 group_commands(
     {
@@ -34,6 +34,23 @@ group_commands(
         ),
         "Research": ("demo", "experiment"),
         "This installation": ("doctor", "cache", "--help", "--version"),
+    }
+)
+link_pages(
+    {
+        "docs/search.md": ("index", "search", "score", "encode"),
+        "docs/serve.md": ("serve",),
+        "docs/pretrained.md": ("import",),
+        "docs/own-data.md": ("data", "extract"),
+        "docs/training.md": ("run", "train", "runs"),
+        "docs/mining.md": ("mine",),
+        "docs/evaluation.md": ("evaluate",),
+        "docs/recipes.md": ("recipes",),
+        "docs/fine-tuning.md": ("interpolate",),
+        "docs/hub.md": ("export", "push", "pull"),
+        "docs/experiments.md": ("experiment",),
+        "docs/demo.md": ("demo",),
+        "docs/install.md": ("doctor", "cache"),
     }
 )
 

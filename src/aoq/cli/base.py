@@ -50,6 +50,7 @@ _SETTINGS = Group(
 )
 Settings = Annotated[Recipe, Parameter(name="*", group=_SETTINGS)]
 PAPER = Recipe()
+_PAGES: dict[str, str] = {}  # the page that explains a command
 Size = Literal["tiny", "small", "large"]
 Flag = Annotated[bool, Parameter(negative=())]
 Json = Annotated[bool, Parameter(name="--json", negative=())]
@@ -279,6 +280,14 @@ def group_commands(purposes: Mapping[str, Sequence[str]]) -> None:
             app[name].group = (group,)
 
 
+def link_pages(pages: Mapping[str, Sequence[str]]) -> None:
+    """Name the page of each command at the end of its help, and after its errors on a terminal."""
+    for page, names in pages.items():
+        for name in names:
+            app[name].help_epilogue = f"Explained in {page}."
+            _PAGES[name] = page
+
+
 def main() -> None:
     run_app(app)
 
@@ -328,6 +337,10 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def _fail(problems: Sequence[str], *, code: int = 2) -> None:
     from aoq.progress import is_silent
 
-    for problem in problems if not is_silent() else ():
-        sys.stderr.write(f"error: {problem}\n")
+    if not is_silent():
+        for problem in problems:
+            sys.stderr.write(f"error: {problem}\n")
+        page = next((_PAGES[word] for word in sys.argv[1:2] if word in _PAGES), None)
+        if page and code == 2 and sys.stderr.isatty():  # programs get the sentence alone
+            sys.stderr.write(f"see {page}\n")
     sys.exit(code)

@@ -13,10 +13,12 @@ from aoq.cli.base import Json, app, next_steps, print_json
 _EXTRAS = {
     "extract": ("pillow", "efficientnet_lite_pytorch"),
     "search": ("faiss-cpu",),
+    "milvus": ("pymilvus", "milvus-lite"),
     "web": ("fastapi", "uvicorn", "matplotlib", "jinja2"),
     "transformers": ("transformers", "huggingface-hub"),
     "towers": ("transformers", "peft", "sentencepiece"),
     "hub": ("sentence-transformers",),
+    "datasets": ("datasets",),
     "board": ("tensorboard",),
     "coco": ("eccv-caption",),
 }

@@ -19,6 +19,8 @@ from aoq.cli.base import (
     Seed,
     Which,
     app,
+    command,
+    next_steps,
     own_model,
     print_json,
     print_metrics,
@@ -136,6 +138,8 @@ def evaluate(
         for name, row in rows.items():
             for each in gates:
                 say(each.sentence(name, row["rsum"]))
+        intervals = () if bootstrap else (command("evaluate", *runs, "--bootstrap", 1000),)
+        next_steps(*intervals, command("index", runs[0]))
 
 
 def _find_gates(

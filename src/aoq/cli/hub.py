@@ -117,3 +117,7 @@ def export(
     from aoq.runs.export import export_run
 
     say(f"exported: {export_run(trained_round(run, round), out, format=format, force=force)}")
+    if format == "transformers":
+        next_steps(command("import", out, "--out", f"runs/{out.name}"))
+    else:
+        next_steps(f"SentenceTransformer({str(out)!r}) in Python")

@@ -205,6 +205,7 @@ def inspect(
         write_inspection(html, candidates, dataset, anchors, depth=depth)
         remember_file(html)
         say(f"the page: {html}")
+    next_steps(command("mine", "export", lists, "--out", "lists"))
 
 
 @mine_app.command
@@ -263,6 +264,7 @@ def export(
         f"written: {i2t} ({count_of(candidates.depth_texts, 'text')} for each image) and {t2i} "
         f"({count_of(candidates.depth_images, 'image')} for each text)"
     )
+    next_steps("docs/elsewhere.md has the programs that read them")
 
 
 def _open_lists(lists: Path, data: Path | None) -> tuple[CandidateLists, PairDataset]:

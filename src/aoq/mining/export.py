@@ -13,9 +13,9 @@ knows no file; scores are left out where the lists came without.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from aoq.data.dataset import PairDataset
 from aoq.mining.candidates import CandidateLists
 from aoq.progress import track
 from aoq.storage import atomic_file
+from aoq.types import Positives
 
 
 def export_lists(
@@ -41,22 +42,31 @@ def export_lists(
     return total
 
 
+def anchors_and_candidates(
+    dataset: PairDataset, *, direction: Direction, images: Literal["path", "id"] = "path"
+) -> tuple[Positives, Sequence[str], Sequence[str]]:
+    """Return who belongs to whom, and what anchors and candidates of a direction are called.
+
+    Captions are their text. Images are the paths of their pictures, or their ids where `images`
+    says so or no file is known.
+    """
+    pictures: Sequence[str] = tuple(
+        image_id if picture is None or images == "id" else str(picture.absolute())
+        for image_id, picture in zip(dataset.image_ids, dataset.pictures, strict=True)
+    )
+    if direction == "i2t":
+        return dataset.positives, pictures, dataset.captions
+    return dataset.positives.swapped, dataset.captions, pictures
+
+
 def _lines(
     lists: CandidateLists, dataset: PairDataset, *, direction: Direction
 ) -> Iterator[dict[str, Any]]:
-    images = tuple(
-        image_id if picture is None else str(picture.absolute())
-        for image_id, picture in zip(dataset.image_ids, dataset.pictures, strict=True)
-    )
+    relation, anchors, candidates = anchors_and_candidates(dataset, direction=direction)
+    anchor_ids, candidate_ids = dataset.image_ids, dataset.caption_ids
+    if direction == "t2i":
+        anchor_ids, candidate_ids = candidate_ids, anchor_ids
     ids, scores = lists.of(direction)
-    if direction == "i2t":
-        relation = dataset.positives
-        anchors, anchor_ids = images, dataset.image_ids
-        candidates, candidate_ids = dataset.captions, dataset.caption_ids
-    else:
-        relation = dataset.positives.swapped
-        anchors, anchor_ids = dataset.captions, dataset.caption_ids
-        candidates, candidate_ids = images, dataset.image_ids
     scored = not np.isnan(scores[0, 0])
     names = [f"negative_{rank}" for rank in range(1, ids.shape[1] + 1)]
     for anchor, positive in relation.pairs:
