@@ -34,10 +34,10 @@ class Setup:
     precision: Literal["float32", "bfloat16"] = "float32"
     "bfloat16: mixed, as both libraries offer it."
 
-    def model_config(self, recipe: Recipe, *, image: str, text: str) -> ModelConfig:
+    def model_config(self, recipe: Recipe, *, image: str, text: str, dropout: float) -> ModelConfig:
         named: dict[str, Any] = {"image": image, "text": text, "image_precision": "bfloat16"}
-        undropped = {"feature_dropout": 0.0, "word_dropout": 0.0}  # in both libraries
-        return replace(recipe.model, **named, **undropped, **self.model)
+        dropped = {"feature_dropout": dropout, "word_dropout": dropout}
+        return replace(recipe.model, **named, **dropped, **self.model)
 
 
 SETUPS: Mapping[SetupName, Setup] = {
@@ -90,6 +90,8 @@ class Row:
     "Peer: weight of the cosine that is added to in-batch negatives (hardness_strength)."
     mining: Mining | None = None
     "Peer: how it mines; aoq mines as its recipe says."
+    dropout: float = 0.0
+    "Of the towers' vectors before the heads, in either library."
 
     @property
     def name(self) -> str:
@@ -99,6 +101,8 @@ class Row:
     def settings(self) -> dict[str, Any]:
         """Return what the result of this row depends on, as a record holds it."""
         settings = asdict(self) | {"setup": asdict(SETUPS[self.setup])}
+        if not self.dropout:
+            del settings["dropout"]  # as in records from before there was one
         recorded: dict[str, Any] = json.loads(json.dumps(settings))
         return recorded
 
@@ -123,7 +127,7 @@ class Row:
             data=data,
             seed=seed,
             rounds="both" if self.teacher else "one",
-            model=setup.model_config(recipe, image=image, text=text),
+            model=setup.model_config(recipe, image=image, text=text, dropout=self.dropout),
             round_one=replace(one, **changed),
             round_two=replace(two, **changed),
         )
@@ -161,7 +165,14 @@ def _tried(setup: SetupName) -> Iterator[Row]:
         yield _peer(f"tried learning rate {rate:g}", setup, judged=False, learning_rate=rate)
 
 
-ROWS: Sequence[Row] = (*_judged("heads"), *_tried("heads"), *_judged("text"))
+def _dropped() -> Iterator[Row]:
+    """Yield heads with the dropout of the recipe `towers`."""
+    settings: dict[str, Any] = {"batch_size": 512, "dropout": 0.2}
+    yield _own("online, batch 512, dropout", "heads", **settings)
+    yield _peer("MNRL, batch 512, dropout", "heads", **settings)
+
+
+ROWS: Sequence[Row] = (*_judged("heads"), *_dropped(), *_tried("heads"), *_judged("text"))
 
 
 def find_row(setup: SetupName, label: str) -> Row:
