@@ -23,8 +23,8 @@ from reproduction.claims import load_paper_table
 from reproduction.details import detail_tables
 from reproduction.forecast import again
 from reproduction.grid import all_comparisons, all_rows, verdicts_of
-from reproduction.peers.tables import peer_tables
-from reproduction.small_sets import small_set_tables
+from reproduction.peers.tables import peer_heads, peer_tables
+from reproduction.small_sets import small_set_table, small_set_tables
 from reproduction.tower_losses import tower_loss_tables
 from reproduction.towers import tower_table
 from reproduction.verdicts import claims_section
@@ -36,6 +36,10 @@ _DOCS = (
 )
 PAGES = (*(ROOT / "docs" / name for name in _DOCS), ROOT / "README.md")
 _FULL = " + AdapOffQuin"
+_SMALL = ("CCA", "BOW", "SCAN", "BFAN", "VSE")
+_HEADS = "heads on frozen towers"
+_TOWERS = (_HEADS, "and the last two blocks of the text tower")
+_PEER = "sentence-transformers: MNRL, batch 512, dropout"
 _INCLUDED = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -49,7 +53,8 @@ def write_pages() -> None:
 
 def made_tables() -> dict[str, str]:
     """Return the tables that are made of other files, by the names of their own."""
-    made = {"table6": table6(), "summary": summary(), "towers": tower_table(), "errors": errors()}
+    made = {"table6": table6(), "summary": summary(), "errors": errors(), "overview": overview()}
+    made |= {"towers": tower_table().markdown()}
     made |= {"words": word_table(), "precision": precision_table()}
     made |= peer_tables() | small_set_tables() | tower_loss_tables() | detail_tables()
     tables = {f"{name}.md": table for name, table in made.items()}
@@ -79,6 +84,19 @@ def table6() -> str:
         seconds = [f"{cell['seconds']:.3g} s, {cell['ratio']:.2f}" for cell in cells]
         lines.append((label, *seconds, f"{row['paper_seconds']:.3g} s, {row['paper_ratio']:.2f}"))
     return TextTable(("", *(part["what"] for part in measured), "paper"), lines).markdown()
+
+
+def overview() -> str:
+    """Show what finds how much on Flickr8k: simple models, the paper's, and pretrained towers."""
+    small = {row[0]: row for row in small_set_table("small-sets").rows}
+    towers = {row[0]: row for row in tower_table().rows}
+    peers = {row[0]: row for row in peer_heads().rows}
+    rows = [small[label][:-1] for label in _SMALL if label in small]
+    if _PEER in peers:
+        rows.append((f"{_HEADS}, by sentence-transformers", "", *peers[_PEER][1:-2]))
+    rows += [towers[label][:-1] for label in _TOWERS if label in towers]
+    headings = ("recipe", "seeds", "dev rsum", "test rsum", "i2t R@1", "t2i R@1")
+    return TextTable(("", *headings), rows).markdown()
 
 
 def summary() -> str:

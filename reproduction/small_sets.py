@@ -40,10 +40,10 @@ def write_small_sets(data: Path) -> None:
 
 def small_set_tables() -> dict[str, str]:
     """Return the tables by the names of their files."""
-    return {name: small_set_table(name) for name in SMALL_SETS}
+    return {name: small_set_table(name).markdown() for name in SMALL_SETS}
 
 
-def small_set_table(name: str) -> str:
+def small_set_table(name: str) -> TextTable:
     """Show the finished rows of an experiment: dev, test, and what each has more than the first.
 
     Rows of several models are not compared with each other.
@@ -61,7 +61,7 @@ def small_set_table(name: str) -> str:
     recipe = [] if is_compared else ["recipe"]
     gain = ["more on test"] if is_compared else []
     headings = ("", *recipe, "seeds", "dev rsum", "test rsum", "i2t R@1", "t2i R@1", *gain)
-    return TextTable((*headings, "minutes"), table).markdown()
+    return TextTable((*headings, "minutes"), table)
 
 
 def _figures(row: Cells) -> list[str]:

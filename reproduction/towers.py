@@ -127,7 +127,7 @@ class TowerTrainings:
         )
 
 
-def tower_table(results: Path = TOWER_RESULTS) -> str:
+def tower_table(results: Path = TOWER_RESULTS) -> TextTable:
     """Show quality and time of the rows, means over the seeds."""
     lines, table = read_json_lines(results), []
     for row in ROWS:
@@ -142,4 +142,4 @@ def tower_table(results: Path = TOWER_RESULTS) -> str:
         cells = [f"{Spread.of(values).mean:.1f}" for values in figures]
         table.append((row.label, f"`{row.recipe}`", str(len(found)), *cells, f"{seconds / 60:.0f}"))
     headings = ("recipe", "seeds", "dev rsum", "test rsum", "i2t R@1", "t2i R@1", "minutes")
-    return TextTable(("", *headings), table).markdown()
+    return TextTable(("", *headings), table)

@@ -23,13 +23,18 @@ def peer_tables(results: Path = PEER_RESULTS) -> dict[str, str]:
     """Return the tables by the names of their files."""
     lines = _read(results)
     return {
-        "peers-heads": judged_table(lines, "heads"),
-        "peers-text": judged_table(lines, "text"),
+        "peers-heads": judged_table(lines, "heads").markdown(),
+        "peers-text": judged_table(lines, "text").markdown(),
         "peers-tried": tried_table(lines),
     }
 
 
-def judged_table(lines: Lines, setup: SetupName) -> str:
+def peer_heads(results: Path = PEER_RESULTS) -> TextTable:
+    """Show quality and time of the heads on frozen towers."""
+    return judged_table(_read(results), "heads")
+
+
+def judged_table(lines: Lines, setup: SetupName) -> TextTable:
     """Show quality and time of the rows of a set-up, means over the seeds."""
     table = []
     for row in ROWS:
@@ -43,7 +48,7 @@ def judged_table(lines: Lines, setup: SetupName) -> str:
         cells += [_shown(seconds, digits=0) for seconds in times]
         table.append((row.label, str(len(found)), *cells))
     headings = ("seeds", "dev rsum", "test rsum", "i2t R@1", "t2i R@1", "processor s", "clock s")
-    return TextTable(("", *headings), table).markdown()
+    return TextTable(("", *headings), table)
 
 
 def tried_table(lines: Lines) -> str:

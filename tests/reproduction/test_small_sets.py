@@ -32,7 +32,7 @@ def test_kept_results_are_of_rows_as_they_are_of_one_data_set_and_one_machine():
 @pytest.mark.parametrize("name", SMALL_SETS)
 def test_a_table_has_every_kept_result(name):
     lines = Results.read(SMALL_SET_RESULTS, load_definition(name)).lines
-    table = small_set_table(name)
+    table = small_set_table(name).markdown()
     shown = {line.split(" | ")[0].strip("| "): line for line in table.splitlines()[2:]}
     assert set(shown) == {label for label, _ in lines}
     for label, seed in lines:

@@ -35,7 +35,7 @@ class Set:
         (4_000, "cpu", "", "cca"),
         (4_000, "cuda", "", "cca"),
         (30_000, "cpu", "", "vse-small+fall-back"),
-        (30_000, "cuda", "", "bfan-small+fall-back"),
+        (30_000, "cuda", "", "vse-small+fall-back"),
         (145_000, "cuda", "", "vsrn-f30k"),
         (145_000, "cpu", "", "bow-small"),
         (566_000, "cuda", "", "vsrn-coco"),

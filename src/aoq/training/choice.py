@@ -75,14 +75,6 @@ def choose_recipe(data: Path | str, *, image: str = "") -> Choice:
             f"There is no GPU, and the training split has {size}. {shared} Bags of words learn by "
             "InfoNCE, which does not depend on the hardest alone.",
         )
-    if not has_gpu:
-        return Choice(
-            "vse-small+fall-back",
-            f"There is no GPU, and the training split has {size}: VSE with regularised inputs is "
-            "the best that a processor learns from so many in minutes; where its hardest "
-            "negatives do not help, it goes on with all of them. A pretrained image tower "
-            "(--model.image) finds far more.",
-        )
     if alike >= _ALIKE:
         return Choice(
             "bfan-small+alike-captions",
@@ -92,10 +84,10 @@ def choose_recipe(data: Path | str, *, image: str = "") -> Choice:
         )
     if pairs < _LIKE_F30K:
         return Choice(
-            "bfan-small+fall-back",
-            f"There is a GPU, and the training split has {size}: BFAN is the best of the "
-            "paper's models on sets of this size, here with regularised inputs; where its hardest "
-            "negatives do not help, it goes on with all of them.",
+            "vse-small+fall-back",
+            f"The training split has {size}: VSE with regularised inputs is the best of the models "
+            "that learn from so many alone; where its hardest negatives do not help, it goes on "
+            "with all of them. A pretrained image tower (--model.image) finds far more.",
         )
     name, like = ("vsrn-coco", "COCO") if pairs >= _LIKE_COCO else ("vsrn-f30k", "Flickr30K")
     return Choice(
