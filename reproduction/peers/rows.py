@@ -166,13 +166,14 @@ def _tried(setup: SetupName) -> Iterator[Row]:
 
 
 def _dropped() -> Iterator[Row]:
-    """Yield heads with the dropout of the recipe `towers`."""
-    settings: dict[str, Any] = {"batch_size": 512, "dropout": 0.2}
-    yield _own("online, batch 512, dropout", "heads", **settings)
-    yield _peer("MNRL, batch 512, dropout", "heads", **settings)
+    """Yield rows with the dropout of the recipe `towers`, which its vectors have before the heads."""
+    yield _own("online, batch 512, dropout", "heads", batch_size=512, dropout=0.2)
+    yield _peer("MNRL, batch 512, dropout", "heads", batch_size=512, dropout=0.2)
+    yield _own("InfoNCE, dropout", "text", loss="infonce", dropout=0.2)
+    yield _peer("MNRL, dropout", "text", dropout=0.2)
 
 
-ROWS: Sequence[Row] = (*_judged("heads"), *_dropped(), *_tried("heads"), *_judged("text"))
+ROWS: Sequence[Row] = (*_judged("heads"), *_tried("heads"), *_judged("text"), *_dropped())
 
 
 def find_row(setup: SetupName, label: str) -> Row:
