@@ -166,7 +166,7 @@ def _tried(setup: SetupName) -> Iterator[Row]:
 
 
 def _dropped() -> Iterator[Row]:
-    """Yield rows with the dropout of the recipe `towers`, which its vectors have before the heads."""
+    """Yield rows with the dropout of vectors that the recipe `towers` has."""
     yield _own("online, batch 512, dropout", "heads", batch_size=512, dropout=0.2)
     yield _peer("MNRL, batch 512, dropout", "heads", batch_size=512, dropout=0.2)
     yield _own("InfoNCE, dropout", "text", loss="infonce", dropout=0.2)
