@@ -112,12 +112,16 @@ def judge(model: SentenceTransformer, split: Collator) -> Metrics:
 
 
 def _text_tower(start: Start) -> list[Module]:
-    """Return a table of the frozen tower's vectors, or the tower, whose blocks learn."""
+    """Return a table of the frozen tower's vectors, or the tower, whose last blocks learn."""
     model = start.recipe.model
     if model.learn == "heads":
         return [FrozenTable(start.caption_vectors())]
     tower = Transformer(model.text_model)
-    embeddings = tower.auto_model.embeddings
-    embeddings.requires_grad_(False)
-    embeddings.dropout.p = 0.0  # aoq reads these states from its cache
+    blocks = tower.auto_model.encoder.layer
+    learning = blocks[len(blocks) - model.text_blocks :]
+    for dropout in (part for part in tower.modules() if isinstance(part, nn.Dropout)):
+        if all(dropout is not part for part in learning.modules()):
+            dropout.p = 0.0  # aoq reads the states of what is frozen from its cache
+    tower.requires_grad_(False)
+    learning.requires_grad_(True)
     return [tower, Pooling(tower.get_embedding_dimension(), pooling_mode="mean")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,9 @@ def data(tmp_path_factory: pytest.TempPathFactory, towers: TinyModels) -> Path:
     return root / "data"
 
 
-def start_of(row: Row, data: Path, towers: TinyModels) -> Start:
+def start_of(row: Row, data: Path, towers: TinyModels, *, text: Path | None = None) -> Start:
     clip = str(towers.clip)
-    recipe = row.recipe(data=str(data), image=clip, text=clip, seed=0)
+    recipe = row.recipe(data=str(data), image=clip, text=str(text or clip), seed=0)
     opened = open_training_data(recipe)
     return Start(opened.settle(recipe.resolved()), opened)
 
@@ -57,6 +58,26 @@ def test_both_libraries_start_from_the_same_vectors_and_are_judged_alike(data, t
         found = theirs.encode_document(names, convert_to_tensor=True, normalize_embeddings=True)
         assert torch.allclose(vectors, found, atol=1e-5)
         assert modules.judge(theirs, split) == evaluate(ours, split)
+
+
+def test_the_same_blocks_of_a_text_tower_learn_and_drop_in_both_libraries(data, towers):
+    start = start_of(find_row("text", MNRL), data, towers, text=towers.bert)
+    model = replace(start.recipe.model, text_blocks=1, text_pooling="mean")
+    recipe = replace(start.recipe, model=model)
+    start = Start(recipe, open_training_data(recipe))
+    ours, theirs = start.build_model(), modules.build(start)
+    learning = [
+        sorted(part.shape for part in model.parameters() if part.requires_grad)
+        for model in (ours, theirs)
+    ]
+    assert learning[0] == learning[1]
+    blocks = theirs[0].sub_modules["query"][0].auto_model.encoder.layer
+    assert 0 < start.recipe.model.text_blocks < len(blocks)
+    for number, block in enumerate(blocks):
+        is_learning = number >= len(blocks) - start.recipe.model.text_blocks
+        dropouts = [part.p for part in block.modules() if isinstance(part, torch.nn.Dropout)]
+        assert dropouts
+        assert all((p > 0) == is_learning for p in dropouts)
 
 
 def test_photos_and_captions_change_places_for_mining(data, towers):
