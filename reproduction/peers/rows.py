@@ -36,7 +36,7 @@ class Setup:
 
     def model_config(self, recipe: Recipe, *, image: str, text: str, dropout: float) -> ModelConfig:
         named: dict[str, Any] = {"image": image, "text": text, "image_precision": "bfloat16"}
-        dropped = {"feature_dropout": dropout, "word_dropout": dropout}
+        dropped: dict[str, Any] = {"feature_dropout": dropout, "word_dropout": dropout}
         return replace(recipe.model, **named, **dropped, **self.model)
 
 
