@@ -1,7 +1,7 @@
 """Losses, and the controls of Eq. 5, on heads of frozen towers: docs/results-towers.md.
 
 An experiment like those of the paper's tables, with claims of its own. The command names the two
-towers: where they are is no setting of a training, which knows them by the hashes of their weights.
+towers. Their place is not a setting of a training, which knows them by the hashes of their weights.
 
     python -m reproduction towers-losses --data FOLDER --image FOLDER --text FOLDER
 """

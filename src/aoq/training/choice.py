@@ -86,8 +86,8 @@ def choose_recipe(data: Path | str, *, image: str = "") -> Choice:
         return Choice(
             "vse-small+fall-back",
             f"The training split has {size}: VSE with regularised inputs is the best of the models "
-            "that learn from so many alone; where its hardest negatives do not help, it goes on "
-            "with all of them. A pretrained image tower (--model.image) finds far more.",
+            "that learn from such a set alone; if its hardest negatives do not help, it goes on "
+            "with all negatives. A pretrained image tower (--model.image) finds far more.",
         )
     name, like = ("vsrn-coco", "COCO") if pairs >= _LIKE_COCO else ("vsrn-f30k", "Flickr30K")
     return Choice(
